@@ -1,0 +1,88 @@
+"""The generate stage: requests in, completions out, in shards that are written once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from synthspec.files import content_id
+from synthspec.samples.schema import COMPLETIONS, write_rows
+from synthspec.targets.load import Target
+
+Row = dict[str, Any]
+
+
+def shards(requests: Iterable[Row], size: int) -> list[list[Row]]:
+    """Cut requests into batches that depend on their content alone.
+
+    Requests that begin alike, those of one grammar, come together, short ones first.
+    """
+
+    def place(row: Row) -> tuple[str, str, int, str]:
+        return row["grammar"] or "", row["set"] or row["purpose"], len(row["prompt_ids"]), row["id"]
+
+    ordered = sorted(requests, key=place)
+    batches: list[list[Row]] = []
+    for row in ordered:
+        if not batches or len(batches[-1]) == size or place(batches[-1][-1])[:2] != place(row)[:2]:
+            batches.append([])
+        batches[-1].append(row)
+    return batches
+
+
+def answer(
+    requests: Iterable[Row], target: Target, folder: Path, tick: Callable[[int], None] = lambda n: None
+) -> None:
+    """Let the target answer all requests, a shard at a time; shards that exist are kept as they are.
+
+    Args:
+        requests: rows of `samples.schema.REQUESTS`.
+        folder: where `<number>-<content>.parquet` files appear.
+        tick: called with the number of requests done.
+
+    Raises:
+        Stopped: the disk is full, or no worker is left.
+        UserError: the target cannot be loaded.
+    """
+    for number, batch in enumerate(shards(requests, target.settings.batch_rows)):
+        name = content_id(target.fingerprint, [row["id"] for row in batch])
+        path = folder / f"{number:05}-{name}.parquet"
+        if not path.exists():
+            answers = ask(batch, target)
+            write_rows(
+                path, COMPLETIONS, (completion(*pair, target) for pair in zip(batch, answers, strict=True))
+            )
+        tick(len(batch))
+
+
+def ask(batch: Sequence[Row], target: Target) -> list[tuple[list[int], str]]:
+    """Token ids and finish reason of the target's answer to each request of a batch."""
+    if target.settings.kind == "sglang":
+        from synthspec.targets.sglang import ask_workers
+
+        return ask_workers(batch, target)
+    from synthspec.targets.generate import Ask, generate
+
+    asks = [
+        Ask(
+            row["prompt_ids"],
+            row["max_new_tokens"],
+            target.constraints.compile(row["constraint"]) if row["constraint"] else None,
+        )
+        for row in batch
+    ]
+    answers = generate(target.model, asks, stop_ids=target.stop_ids)
+    return [(one.ids, one.finish_reason) for one in answers]
+
+
+def completion(request: Row, answered: tuple[list[int], str], target: Target) -> Row:
+    """A row of `samples.schema.COMPLETIONS`."""
+    ids, reason = answered
+    return {
+        "id": content_id(request["id"], ids),
+        "request_id": request["id"],
+        "ids": ids,
+        "finish_reason": reason,
+        "target": target.fingerprint,
+    }

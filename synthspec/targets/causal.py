@@ -1,0 +1,99 @@
+"""A causal language model opened up: embedding, layers with taps, head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from synthspec.targets.ragged import ATTENTION, RaggedCache
+
+
+class CausalModel:
+    """The parts of a transformers causal model that generating and drafting need.
+
+    Args:
+        model: any decoder-only `AutoModelForCausalLM`; its attention is switched to one that reads a
+            `RaggedCache`.
+    """
+
+    def __init__(self, model: Any) -> None:
+        model.set_attn_implementation(ATTENTION)
+        self.model = model.eval().requires_grad_(False)
+        self.config = model.config.get_text_config()
+        self.layers: nn.ModuleList = model.get_decoder().layers
+        self.embedding: nn.Embedding = model.get_input_embeddings()
+        self.head: nn.Linear = model.get_output_embeddings()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.embedding.weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.embedding.weight.device
+
+    def new_cache(self, capacity: int) -> RaggedCache:
+        return RaggedCache(len(self.layers), capacity)
+
+    @torch.no_grad()
+    def forward(
+        self, ids: Tensor, positions: Tensor, cache: RaggedCache, taps: Sequence[int] = ()
+    ) -> tuple[Tensor, Tensor | None]:
+        """Run the decoder over new tokens.
+
+        Args:
+            ids: int64 [rows, queries].
+            positions: int64 [rows, queries], each token's place in its row.
+            cache: what the rows hold so far; the new tokens are added to it.
+            taps: 0-based decoder layers whose *outputs* are wanted.
+
+        Returns:
+            Final hidden states [rows, queries, hidden], after the last norm, and the taps
+            concatenated [rows, queries, len(taps) * hidden], or None without taps.
+        """
+        mask = cache.aim(positions)
+        window = getattr(self.config, "sliding_window", None)
+        kinds = set(getattr(self.config, "layer_types", None) or ["full_attention"])
+        masks: Any = mask
+        if window and kinds != {"full_attention"}:
+            slots = torch.arange(cache.span, device=positions.device)
+            near = (slots > positions[:, :, None] - window)[:, None]
+            masks = {"full_attention": mask, "sliding_attention": mask & near}
+        found: dict[int, Tensor] = {}
+        with ExitStack() as hooks:
+            for tap in taps:
+                hooks.enter_context(_capture(self.layers[tap], found, tap))
+            hidden = self.model.get_decoder()(
+                input_ids=ids,
+                attention_mask=masks,
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+            ).last_hidden_state
+        return hidden, torch.cat([found[tap] for tap in taps], -1) if taps else None
+
+    @torch.no_grad()
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[..., hidden] → [..., vocabulary], in the model's dtype."""
+        logits: Tensor = self.head(hidden)
+        return logits
+
+
+class _capture:
+    """Keep a layer's output in `found[tap]` while the context is open."""
+
+    def __init__(self, layer: nn.Module, found: dict[int, Tensor], tap: int) -> None:
+        self.layer, self.found, self.tap = layer, found, tap
+
+    def __enter__(self) -> None:
+        def keep(module: nn.Module, args: Any, output: Any) -> None:
+            self.found[self.tap] = output[0] if isinstance(output, tuple) else output
+
+        self.handle = self.layer.register_forward_hook(keep)
+
+    def __exit__(self, *exc: object) -> None:
+        self.handle.remove()

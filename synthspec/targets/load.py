@@ -1,0 +1,250 @@
+"""From the spec's `target` to a model that can be asked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from synthspec import spec
+from synthspec.errors import UserError
+from synthspec.files import canonical
+from synthspec.targets import smollm2
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a target's files are: a folder, or a hub id with its commit."""
+
+    name: str
+    path: str
+    revision: str | None
+
+    @property
+    def folder(self) -> Path | None:
+        return Path(self.path) if Path(self.path).is_dir() else None
+
+
+def find(target: spec.Target, root: Path | None = None) -> Place:
+    """Locate a target without loading it.
+
+    Args:
+        root: the folder that a relative `model` is relative to.
+
+    Raises:
+        UserError: no such folder, or a hub id without a revision.
+    """
+    if target.model == "smollm2":
+        return Place("SmolLM2-135M-Instruct", str(smollm2.folder()), smollm2.source().name)
+    folder = (root or Path()) / target.model
+    if folder.is_dir():
+        return Place(folder.name, str(folder.resolve()), target.revision)
+    if target.model.startswith((".", "/")) or target.model.count("/") != 1:
+        raise UserError(
+            f"target.model: there is no folder {folder}; give an existing one, a hub id such as "
+            "Qwen/Qwen3-8B, or smollm2"
+        )
+    if not target.revision:
+        raise UserError(
+            f"target.revision: the hub id {target.model} needs one; give the commit that production serves"
+        )
+    return Place(target.model, target.model, target.revision)
+
+
+def load_tokenizer(target: spec.Target, root: Path | None = None) -> Any:
+    """The target's tokenizer with its chat template; no weights are read.
+
+    Raises:
+        UserError: it cannot be found, or has no chat template.
+    """
+    from transformers import AutoTokenizer
+
+    place = find(target, root)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(place.path, revision=target.revision)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"target.model: no tokenizer can be loaded from {place.path} ({_brief(error)})"
+        ) from None
+    if not tokenizer.chat_template:
+        raise UserError(
+            f"target.model: the tokenizer of {place.name} has no chat template; use an instruct model"
+        )
+    return tokenizer
+
+
+def describe_target(target: spec.Target, root: Path | None = None) -> dict[str, Any]:
+    """What identifies a target and how big it is, without reading its weights.
+
+    Returns:
+        `model`, `revision`, `weights_sha256`, `tokenizer_sha256`, `template_sha256`, `dtype`,
+        `parameters`, `bytes_needed`, `vocab_size`, `max_positions`, `layers`, `hidden_size`.
+
+    Raises:
+        UserError: it cannot be found, or does not fit into memory.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    place = find(target, root)
+    try:
+        config = AutoConfig.from_pretrained(place.path, revision=target.revision)
+        with torch.device("meta"):
+            shapes = AutoModelForCausalLM.from_config(config)
+    except (OSError, ValueError) as error:
+        raise UserError(f"target.model: {place.path} is no causal language model ({_brief(error)})") from None
+    text = config.get_text_config()
+    tokenizer = load_tokenizer(target, root)
+    parameters = sum(parameter.numel() for parameter in shapes.parameters())
+    dtype = choose_dtype(target)
+    return {
+        "model": place.name,
+        "revision": place.revision,
+        "weights_sha256": _weights_digest(place),
+        "tokenizer_sha256": _digest(tokenizer.backend_tokenizer.to_str()),
+        "template_sha256": _digest(tokenizer.chat_template),
+        "dtype": str(dtype).removeprefix("torch."),
+        "parameters": parameters,
+        "bytes_needed": parameters * dtype.itemsize,
+        "vocab_size": text.vocab_size,
+        "max_positions": text.max_position_embeddings,
+        "layers": text.num_hidden_layers,
+        "hidden_size": text.hidden_size,
+    }
+
+
+def choose_device(target: spec.Target) -> Any:
+    import torch
+
+    if target.device != "auto":
+        return torch.device(target.device)
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def choose_dtype(target: spec.Target) -> Any:
+    """The dtype to compute in: what the spec says, else bfloat16 where the processor multiplies in it."""
+    import torch
+
+    if target.dtype != "auto":
+        return getattr(torch, target.dtype)
+    if choose_device(target).type == "cuda":
+        return torch.bfloat16
+    native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return torch.bfloat16 if native else torch.float32
+
+
+def check_memory(description: dict[str, Any], target: spec.Target) -> None:
+    """Refuse a target whose weights do not fit.
+
+    Raises:
+        UserError: with both sizes.
+    """
+    import torch
+
+    device = choose_device(target)
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
+    else:
+        import psutil
+
+        free = psutil.virtual_memory().available
+    need = description["bytes_needed"]
+    if need > 0.9 * free:
+        raise UserError(
+            f"target.model: {description['model']} needs {need / 1e9:.1f} GB in {description['dtype']}, "
+            f"{free / 1e9:.1f} GB are free on {device}: take a smaller model, or serve it with SGLang on a "
+            "larger machine and set target.kind to sglang"
+        )
+
+
+class Target:
+    """A target, its tokenizer, and, once something asks for it, its weights."""
+
+    def __init__(self, settings: spec.Target, root: Path | None = None) -> None:
+        self.settings = settings
+        self.place = find(settings, root)
+        self.description = describe_target(settings, root)
+        self.tokenizer = load_tokenizer(settings, root)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Changes whenever the answers could: weights, tokenizer, template, dtype, or versions."""
+        import llguidance
+        import torch
+        import transformers
+
+        versions = [torch.__version__, transformers.__version__, llguidance.__version__]
+        facts = {key: self.description[key] for key in _IDENTITY}
+        return hashlib.sha256(canonical([facts, versions, self.settings.kind]).encode()).hexdigest()[:16]
+
+    @cached_property
+    def stop_ids(self) -> list[int]:
+        """The tokens that end an answer: the tokenizer's end token and what the model's own settings add."""
+        ends = getattr(self.model.model.generation_config, "eos_token_id", None)
+        more = [ends] if isinstance(ends, int) else list(ends or [])
+        return sorted({self.tokenizer.eos_token_id, *more})
+
+    @cached_property
+    def model(self) -> Any:
+        """The weights in this process, as a `CausalModel`.
+
+        Raises:
+            UserError: they do not fit into memory, or cannot be loaded.
+        """
+        from transformers import AutoModelForCausalLM
+
+        from synthspec.targets.causal import CausalModel
+
+        check_memory(self.description, self.settings)
+        try:
+            weights = AutoModelForCausalLM.from_pretrained(
+                self.place.path,
+                revision=self.settings.revision,
+                dtype=choose_dtype(self.settings),
+                use_safetensors=True,
+            )
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"target.model: the weights of {self.place.name} cannot be loaded ({_brief(error)})"
+            ) from None
+        return CausalModel(weights.to(choose_device(self.settings)))
+
+    @cached_property
+    def constraints(self) -> Any:
+        """Compiles the grammars' constraints for this target's tokenizer."""
+        from synthspec.grammar.constraint import TokenConstraints
+
+        return TokenConstraints(self.tokenizer)
+
+
+_IDENTITY = ("model", "revision", "weights_sha256", "tokenizer_sha256", "template_sha256", "dtype")
+
+
+def load_target(settings: spec.Target, root: Path | None = None) -> Target:
+    return Target(settings, root)
+
+
+def _weights_digest(place: Place) -> str | None:
+    """Of a folder's weight files: their names, sizes, and first and last mebibyte; a hub has commits."""
+    if place.folder is None:
+        return None
+    digest = hashlib.sha256()
+    for path in sorted(place.folder.glob("*.safetensors")):
+        size = path.stat().st_size
+        digest.update(json.dumps([path.name, size]).encode())
+        with path.open("rb") as stream:
+            digest.update(stream.read(1 << 20))
+            stream.seek(max(0, size - (1 << 20)))
+            digest.update(stream.read())
+    return digest.hexdigest()
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _brief(error: Exception) -> str:
+    return str(error).splitlines()[0][:160] if str(error) else type(error).__name__

@@ -1,0 +1,96 @@
+"""SGLang servers as the target: token ids in, token ids out, over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import httpx
+
+from synthspec.errors import Stopped, UserError
+from synthspec.grammar.constraint import Constraint
+from synthspec.targets.load import Target
+
+AT_ONCE = 16  # requests in flight at each server
+TRIES = 3
+
+
+def sampling(row: dict[str, Any]) -> dict[str, Any]:
+    """SGLang's `sampling_params` of a request: greedy, under the grammar's constraint."""
+    params: dict[str, Any] = {
+        "temperature": 0,
+        "max_new_tokens": row["max_new_tokens"],
+        "skip_special_tokens": False,
+        "no_stop_trim": True,
+    }
+    if row["constraint"]:
+        params |= Constraint.from_json(row["constraint"]).sglang()
+    return params
+
+
+def ask_workers(batch: Sequence[dict[str, Any]], target: Target) -> list[tuple[list[int], str]]:
+    """Let the servers of the spec answer a batch; requests go round in turn.
+
+    Raises:
+        UserError: a server holds another model than the spec says.
+        Stopped: a server cannot be reached, or keeps failing.
+    """
+    return asyncio.run(_ask_all(batch, target))
+
+
+async def _ask_all(batch: Sequence[dict[str, Any]], target: Target) -> list[tuple[list[int], str]]:
+    urls = [url.rstrip("/") for url in target.settings.urls]
+    gates = [asyncio.Semaphore(AT_ONCE) for _ in urls]
+    async with httpx.AsyncClient(timeout=httpx.Timeout(600, connect=10)) as client:
+        for url in urls:
+            await _check(client, url, target)
+
+        async def one(number: int, row: dict[str, Any]) -> tuple[list[int], str]:
+            turn = number % len(urls)
+            async with gates[turn]:
+                return await _ask(client, urls[turn], row)
+
+        return await asyncio.gather(*(one(number, row) for number, row in enumerate(batch)))
+
+
+async def _check(client: httpx.AsyncClient, url: str, target: Target) -> None:
+    """Refuse a server whose vocabulary or context is not the target's."""
+    info = await _call(client, "GET", f"{url}/get_model_info", None)
+    told = info.get("model_path", "")
+    size = info.get("vocab_size", target.description["vocab_size"])
+    if size != target.description["vocab_size"]:
+        raise UserError(
+            f"target.urls: the server {url} holds {told} with a vocabulary of {size}, the spec's target "
+            f"{target.description['model']} has {target.description['vocab_size']}: start it with that model"
+        )
+
+
+async def _ask(client: httpx.AsyncClient, url: str, row: dict[str, Any]) -> tuple[list[int], str]:
+    body = {"input_ids": list(row["prompt_ids"]), "sampling_params": sampling(row)}
+    answer = await _call(client, "POST", f"{url}/generate", body)
+    try:
+        ids = [int(token) for token in answer["output_ids"]]
+        return ids, str(answer["meta_info"]["finish_reason"]["type"])
+    except (KeyError, TypeError, ValueError):
+        raise Stopped(f"the server {url} answered without token ids: is it SGLang 0.5.23 or newer?") from None
+
+
+async def _call(client: httpx.AsyncClient, method: str, url: str, body: Any) -> dict[str, Any]:
+    """A JSON answer; what fails on the way is tried again, a refusal (4xx) is not."""
+    problem = ""
+    for turn in range(TRIES):
+        if turn:
+            await asyncio.sleep(2**turn)
+        try:
+            response = await client.request(method, url, json=body)
+        except httpx.HTTPError as error:
+            problem = f"it cannot be reached ({type(error).__name__})"
+            continue
+        if response.status_code < 400:
+            found: dict[str, Any] = response.json()
+            return found
+        problem = f"it answered {response.status_code}"
+        if response.status_code < 500 and response.status_code not in (408, 429):
+            break
+    raise Stopped(f"the server {url} failed: {problem}; bring it up, then run the same command again")

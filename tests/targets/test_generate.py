@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from synthspec.targets.causal import CausalModel
+from synthspec.targets.generate import Ask, generate, mask_logits, prefill
+from tests.dflash.conftest import tiny_llama
+
+
+@pytest.fixture(scope="module")
+def model():
+    return CausalModel(tiny_llama())
+
+
+def by_transformers(ids, most, stop):
+    plain = tiny_llama()
+    out = plain.generate(
+        torch.tensor([ids]), max_new_tokens=most, do_sample=False, eos_token_id=stop, pad_token_id=0
+    )
+    return out[0, len(ids) :].tolist()
+
+
+def test_rows_of_any_length_give_what_transformers_gives_alone(model):
+    prompts = [[1, 5, 9], [1, 5, 9, 7, 11, 13], [40], [1, 5], list(range(3, 40))]
+    answers = generate(model, [Ask(ids, 25) for ids in prompts], stop_ids=[2, 17])
+    for ids, answer in zip(prompts, answers, strict=True):
+        assert answer.ids == by_transformers(ids, 25, [2, 17])
+        assert answer.finish_reason == ("stop" if answer.ids[-1] in (2, 17) else "length")
+
+
+def test_a_common_beginning_is_read_once_and_changes_nothing(model):
+    prompts = [[1, 5, 9, 7, 8, *tail] for tail in ([3], [4, 5], [4, 5, 6])]
+    seen = []
+    original = model.forward
+    model.forward = lambda ids, *rest: seen.append(tuple(ids.shape)) or original(ids, *rest)
+    try:
+        last, taps = prefill(model, prompts, model.new_cache(20), taps=(0, 4))
+    finally:
+        del model.forward
+    assert seen == [(1, 5), (3, 3)]
+    for row, ids in enumerate(prompts):
+        alone, alone_taps = prefill(model, [ids], model.new_cache(20), taps=(0, 4))
+        torch.testing.assert_close(last[row], alone[0])
+        torch.testing.assert_close(taps[row, : len(ids)], alone_taps[0], rtol=1e-4, atol=1e-4)
+
+
+def test_equal_prompts_keep_one_token_to_read(model):
+    last, _ = prefill(model, [[4, 5, 6]] * 2, model.new_cache(8))
+    assert torch.equal(last[0], last[1])
+
+
+def test_a_sampled_row_does_not_depend_on_its_neighbours(model):
+    one = Ask([1, 5, 9], 20, temperature=1.0, seed=3)
+    alone = generate(model, [one], stop_ids=[])[0].ids
+    crowd = generate(model, [Ask([7, 7], 20, temperature=1.0, seed=9), one], stop_ids=[])[1].ids
+    assert alone == crowd
+    assert alone != generate(model, [Ask([1, 5, 9], 20, temperature=1.0, seed=4)], stop_ids=[])[0].ids
+
+
+def test_masked_tokens_get_minus_infinity():
+    logits = torch.zeros(2, 70)
+    bitmask = torch.tensor([[-1, -1, -1], [1 << 3, 0, 1 << 5]], dtype=torch.int32)
+    mask_logits(logits, bitmask)
+    assert torch.isfinite(logits[0]).all()
+    assert logits[1].isfinite().nonzero()[:, 0].tolist() == [3, 69]
