@@ -1,0 +1,223 @@
+"""Speculative decoding of our own: draft a block, verify it, keep what the target would have written.
+
+Greedy and lossless: every token is the target's own choice, so the text is that of plain decoding; the
+drafter decides only how many target passes it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from synthspec.dflash.model import Drafter, KeysValues
+from synthspec.targets.causal import CausalModel
+from synthspec.targets.generate import Constraint, mask_logits, prefill
+
+
+class RevocableConstraint(Constraint, Protocol):
+    """A constraint that can also take tokens back, as verifying a draft needs."""
+
+    def allows(self, token: int) -> bool:
+        """Whether the token may come next."""
+
+    def rollback(self, count: int) -> None:
+        """Take back the last `count` accepted tokens."""
+
+
+@dataclass(frozen=True)
+class SpeculativeAsk:
+    """One prompt to continue: token ids, the most tokens to write, a constraint or none."""
+
+    ids: Sequence[int]
+    max_new_tokens: int
+    constraint: RevocableConstraint | None = None
+
+
+@dataclass
+class Trace:
+    """What one request's decoding did.
+
+    Args:
+        ids: the tokens written, the end token included.
+        accepted: per verify step, how many drafted tokens the target agreed with, before the answer is
+            cut at its end token or its longest length.
+        places: per verify step, the index in `ids` that its first drafted token stood for.
+        finish_reason: `stop` or `length`.
+    """
+
+    ids: list[int] = field(default_factory=list)
+    accepted: list[int] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    finish_reason: str = ""
+
+
+class _DrafterCache:
+    """Context keys and values of every drafter layer for a batch, by position."""
+
+    def __init__(self, drafter: Drafter, rows: int, capacity: int, dtype: torch.dtype) -> None:
+        config = drafter.config
+        shape = (rows, config.num_key_value_heads, capacity, config.head_dim)
+        self.drafter = drafter
+        self.layers: list[KeysValues] = [
+            (torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype)) for _ in drafter.layers
+        ]
+
+    def add(self, features: Tensor, positions: Tensor) -> None:
+        """Write features [rows, tokens, K·H] at positions int64 [rows, tokens]."""
+        index = torch.arange(len(positions))[:, None]
+        for (keys, values), (new_keys, new_values) in zip(
+            self.layers, self.drafter.inject(features, positions), strict=True
+        ):
+            keys[index, :, positions] = new_keys.transpose(1, 2)
+            values[index, :, positions] = new_values.transpose(1, 2)
+
+    def until(self, span: int) -> list[KeysValues]:
+        return [(keys[:, :, :span], values[:, :, :span]) for keys, values in self.layers]
+
+    def select(self, rows: Tensor) -> None:
+        self.layers = [(keys[rows], values[rows]) for keys, values in self.layers]
+
+
+@torch.no_grad()
+def decode(
+    model: CausalModel,
+    drafter: Drafter,
+    asks: Sequence[SpeculativeAsk],
+    *,
+    stop_ids: Sequence[int],
+    tick: Callable[[int], None] = lambda n: None,
+) -> list[Trace]:
+    """Continue one batch of prompts greedily, drafting a block a step.
+
+    A step drafts block_size − 1 tokens behind the last known one, runs the target over all of them at
+    once, and keeps the longest prefix that the target agrees with plus the target's own next token.
+    Under a constraint the target chooses among allowed tokens only; drafts are not constrained.
+
+    Args:
+        drafter: in the target's dtype.
+        tick: called with the number of requests that have ended.
+    """
+    taps, size, mask_id = (
+        drafter.config.target_layer_ids,
+        drafter.config.block_size,
+        drafter.config.mask_token_id,
+    )
+    capacity = max(len(ask.ids) + ask.max_new_tokens for ask in asks) + size
+    cache = model.new_cache(capacity)
+    hidden, tapped = prefill(model, [ask.ids for ask in asks], cache, taps)
+    assert tapped is not None
+    memory = _DrafterCache(drafter, len(asks), capacity, model.dtype)
+    memory.add(tapped, torch.arange(tapped.shape[1]).expand(len(asks), -1))
+    stop = frozenset(stop_ids)
+    traces = [Trace() for _ in asks]
+    live = list(range(len(asks)))
+
+    constraints = [ask.constraint for ask in asks]
+    first = _choose(model.logits(hidden)[:, None], constraints, [[] for _ in asks], stop)
+    for trace, ask, (token,) in zip(traces, asks, first, strict=True):
+        _extend(trace, ask, [token], stop)
+
+    offsets = torch.arange(size)
+    while True:
+        kept = [i for i, row in enumerate(live) if not traces[row].finish_reason]
+        if len(kept) < len(live):
+            tick(len(live) - len(kept))
+            if not kept:
+                return traces
+            rows = torch.tensor(kept)
+            cache.select(rows)
+            memory.select(rows)
+            live = [live[i] for i in kept]
+        # The last known token stands at position p; the target has not read it yet.
+        p = torch.tensor([len(asks[row].ids) + len(traces[row].ids) - 1 for row in live])
+        at = p[:, None] + offsets  # [rows, S]
+        block = torch.full((len(live), size), mask_id)
+        block[:, 0] = torch.tensor([traces[row].ids[-1] for row in live])
+        span = int(p.max())
+        seen = torch.arange(span) < p[:, None]  # [rows, T]
+        guesses = drafter(model.embedding(block)[:, None], at[:, None], memory.until(span), seen[:, None])
+        block[:, 1:] = model.logits(guesses[:, 0, 1:]).argmax(-1)
+        hidden, tapped = model.forward(block, at, cache, taps)
+        assert tapped is not None
+        drafts = block[:, 1:].tolist()
+        chosen = _choose(model.logits(hidden), [constraints[row] for row in live], drafts, stop)
+        memory.add(tapped, at)
+        for i, row in enumerate(live):
+            trace, agreed = traces[row], len(chosen[i]) - 1
+            trace.accepted.append(agreed)
+            trace.places.append(len(trace.ids))
+            _extend(trace, asks[row], chosen[i], stop)
+
+
+def _choose(
+    logits: Tensor,
+    constraints: Sequence[RevocableConstraint | None],
+    drafts: Sequence[Sequence[int]],
+    stop: frozenset[int],
+) -> list[list[int]]:
+    """Walk each row's drafts with the target's choices: the agreed ones, and the target's next token.
+
+    Args:
+        logits: [rows, S, vocabulary]; offset j speaks of the token that draft j stands for.
+        drafts: S − 1 drafted tokens a row.
+    """
+    rows, size, vocabulary = logits.shape
+    reach = [size - 1] * rows
+    if any(constraints):
+        bitmask = torch.full((rows * size, (vocabulary + 31) // 32), -1, dtype=torch.int32)
+        for i, constraint in enumerate(constraints):
+            if constraint is not None:
+                reach[i] = _mask_along(constraint, drafts[i], bitmask, i * size, stop)
+        mask_logits(logits.view(rows * size, vocabulary), bitmask)
+    choices = logits.argmax(-1).tolist()
+    chosen = []
+    for choice, draft, most in zip(choices, drafts, reach, strict=True):
+        agreed = 0
+        while agreed < min(len(draft), most) and choice[agreed] == draft[agreed]:
+            agreed += 1
+        chosen.append(choice[: agreed + 1])
+    return chosen
+
+
+def _mask_along(
+    constraint: RevocableConstraint,
+    draft: Sequence[int],
+    bitmask: Tensor,
+    row: int,
+    stop: frozenset[int],
+) -> int:
+    """Fill the masks of a draft's places from `row` on; say how many drafted tokens could be agreed with.
+
+    Behind a token that the grammar forbids, or that ends the answer, nothing can be agreed with.
+    """
+    walked = 0
+    constraint.fill(bitmask, row)
+    for token in draft:
+        if not constraint.allows(token):
+            break
+        walked += 1
+        if token in stop:
+            constraint.rollback(walked - 1)
+            return walked
+        constraint.accept(token)
+        constraint.fill(bitmask, row + walked)
+    constraint.rollback(walked)
+    return walked
+
+
+def _extend(trace: Trace, ask: SpeculativeAsk, tokens: Sequence[int], stop: frozenset[int]) -> None:
+    """Add tokens to an answer until it ends, and move its constraint along."""
+    for token in tokens:
+        trace.ids.append(token)
+        if token in stop:
+            trace.finish_reason = "stop"
+        elif len(trace.ids) == ask.max_new_tokens:
+            trace.finish_reason = "length"
+        elif ask.constraint is not None:
+            ask.constraint.accept(token)
+        if trace.finish_reason:
+            return

@@ -1,0 +1,97 @@
+"""The target's features of a training set: computed once, kept in one file, read by memory map."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from synthspec.errors import Stopped
+from synthspec.targets.causal import CausalModel
+from synthspec.targets.generate import prefill
+
+ROWS_AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class Features:
+    """Tapped hidden states of many documents, one after the other.
+
+    Args:
+        states: bfloat16 [tokens, K · hidden].
+        starts: where each document begins in `states`; one more entry ends the last.
+    """
+
+    states: Tensor
+    starts: list[int]
+
+    def of(self, document: int) -> Tensor:
+        """[tokens of the document, K · hidden]."""
+        return self.states[self.starts[document] : self.starts[document + 1]]
+
+
+def size_in_bytes(tokens: int, taps: int, hidden: int) -> int:
+    """Bytes that the features of so many tokens take on disk (bfloat16)."""
+    return 2 * tokens * taps * hidden
+
+
+def extract(
+    model: CausalModel,
+    documents: Sequence[Sequence[int]],
+    taps: Sequence[int],
+    path: Path,
+    tick: Callable[[int], None] = lambda n: None,
+) -> Features:
+    """Read every document with the target and keep its tapped layers.
+
+    Documents that begin alike are read together, and their common beginning once.
+
+    Args:
+        documents: token ids.
+        taps: 0-based decoder layers whose outputs are kept.
+        path: the file to write; its former content is replaced.
+        tick: called with the number of documents done.
+
+    Raises:
+        Stopped: the disk has too little room.
+    """
+    starts = [0]
+    for ids in documents:
+        starts.append(starts[-1] + len(ids))
+    width = len(taps) * model.config.hidden_size
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        states = _reserve(path, starts[-1], width)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        path.unlink(missing_ok=True)
+        need = size_in_bytes(starts[-1], len(taps), model.config.hidden_size) / 1e9
+        raise Stopped(f"the features need {need:.1f} GB at {path}: free that much, then run again") from None
+    order = sorted(range(len(documents)), key=lambda i: list(documents[i]))
+    for first in range(0, len(order), ROWS_AT_ONCE):
+        batch = order[first : first + ROWS_AT_ONCE]
+        rows = [documents[i] for i in batch]
+        cache = model.new_cache(max(map(len, rows)))
+        _, tapped = prefill(model, rows, cache, taps)
+        assert tapped is not None
+        for i, states_of_row in zip(batch, tapped, strict=True):
+            states[starts[i] : starts[i + 1]] = states_of_row[: len(documents[i])].to(states.dtype)
+        tick(len(batch))
+    return Features(states, starts)
+
+
+def _reserve(path: Path, tokens: int, width: int) -> Tensor:
+    """A memory-mapped bfloat16 tensor [tokens, width] whose blocks the disk has promised."""
+    with path.open("wb") as stream:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(stream.fileno(), 0, max(2 * tokens * width, 1))
+        else:
+            stream.truncate(2 * tokens * width)
+    flat = torch.from_file(str(path), shared=True, size=tokens * width, dtype=torch.bfloat16)
+    return flat.view(tokens, width)

@@ -1,0 +1,76 @@
+"""The training loss: cross entropy over a block, decayed by position, without ever storing all logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ROWS_AT_ONCE = 128
+
+
+def decay(block_size: int, gamma: float) -> Tensor:
+    """Weights w_k = exp(−(k − 1) / γ) of the guesses k = 1 … block_size − 1, float32 (DFlash, eq. 4).
+
+    An early mistake ends the accepted prefix, so early guesses weigh more.
+    """
+    k = torch.arange(1, block_size, dtype=torch.float32)
+    return torch.exp(-(k - 1) / gamma)
+
+
+class _HeadCrossEntropy(torch.autograd.Function):
+    """Head, softmax and cross entropy in one pass over slices of rows.
+
+    The head is frozen, so the only gradient is the one to the hidden states, and it is known as soon as
+    the slice's softmax is: d = weight · (softmax − one-hot) · head.  It is taken in the forward pass and
+    the logits of a slice are dropped before the next begins.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, head: Tensor, labels: Tensor, weights: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        total = hidden.new_zeros((), dtype=torch.float32)
+        hits = torch.zeros(len(hidden), dtype=torch.bool, device=hidden.device)
+        slope = torch.empty_like(hidden)
+        # Fresh memory for every slice would cost as much as the softmax; two buffers serve them all.
+        raw = torch.empty(ROWS_AT_ONCE, len(head), dtype=head.dtype, device=head.device)
+        wide = torch.empty(ROWS_AT_ONCE, len(head), dtype=torch.float32, device=head.device)
+        for start in range(0, len(hidden), ROWS_AT_ONCE):
+            part = slice(start, start + ROWS_AT_ONCE)
+            truth, weight = labels[part, None], weights[part]
+            narrow, odds = raw[: len(truth)], wide[: len(truth)]
+            torch.mm(hidden[part].to(head.dtype), head.T, out=narrow)  # [rows, vocabulary]
+            top = narrow.amax(-1, keepdim=True)
+            right = narrow.gather(1, truth).float()
+            hits[part] = (right == top)[:, 0]
+            torch.sub(narrow, top.float(), out=odds).exp_()
+            mass = odds.sum(-1)
+            total += ((mass.log() + top[:, 0] - right[:, 0]) * weight).sum()
+            torch.mul(odds, (weight / mass)[:, None], out=narrow)
+            slope[part] = narrow @ head - weight[:, None] * head[labels[part]]
+        ctx.save_for_backward(slope)
+        ctx.mark_non_differentiable(hits)
+        return total, hits
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (slope,) = ctx.saved_tensors
+        return slope * grads[0].to(slope.dtype), None, None, None
+
+
+def head_cross_entropy(hidden: Tensor, head: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Weighted sum of cross entropies under a frozen head, and which guesses were right.
+
+    Args:
+        hidden: [M, H]; the product with the head is taken in the head's dtype, the softmax in float32.
+        head: [V, H], frozen.
+        labels: int64 [M].
+        weights: float32 [M].
+
+    Returns:
+        Σ weightsᵢ · (−log softmax(hiddenᵢ · headᵀ)[labelsᵢ]), a float32 scalar, and bool [M].
+    """
+    total, hits = _HeadCrossEntropy.apply(hidden, head, labels, weights)
+    return total, hits

@@ -1,0 +1,180 @@
+"""The train stage: from a training set and a starting drafter to the drafter that the gate will judge."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from synthspec.acceptance.compare import accept_len
+from synthspec.acceptance.measure import DEV, totals, trace
+from synthspec.dflash.batches import Document
+from synthspec.dflash.checkpoint import check_fits, load, save
+from synthspec.dflash.features import extract
+from synthspec.dflash.model import Drafter
+from synthspec.dflash.train import STATE, fit
+from synthspec.errors import UserError
+from synthspec.files import write_json
+from synthspec.samples.schema import read_rows
+from synthspec.spec import Train
+from synthspec.targets.load import Target
+
+Row = dict[str, Any]
+TOLERANCE = 0.05  # how far general acceptance may fall at a checkpoint that is chosen
+
+
+def start_folder(settings: Train, root: Path | None = None) -> Path:
+    """The folder of the starting drafter.
+
+    Args:
+        root: what a relative `train.start` is relative to.
+
+    Raises:
+        UserError: there is no such folder.
+    """
+    if settings.start == "smollm2":
+        return Path(str(files("synthspec.examples") / "starting-drafter"))
+    folder = (root or Path()) / settings.start
+    if not folder.is_dir():
+        raise UserError(f"train.start: there is no folder {folder}; give a drafter's folder, or smollm2")
+    return folder
+
+
+def load_start(settings: Train, target: Target, root: Path | None = None) -> Drafter:
+    """The starting drafter in float32, refused when it belongs to another target."""
+    folder = start_folder(settings, root)
+    drafter = load(folder)
+    about = target.description
+    check_fits(
+        drafter.config,
+        folder,
+        hidden_size=about["hidden_size"],
+        layers=about["layers"],
+        vocabulary=about["vocab_size"],
+    )
+    return drafter
+
+
+def read_documents(rows: Sequence[Row], path: Path, mask_token_id: int) -> list[Document]:
+    """Samples as training reads them.
+
+    Raises:
+        UserError: there are none, one has an all-zero or all-one loss mask, or the mask token is a token
+            that the target really writes.
+    """
+    if not rows:
+        raise UserError(f"{path} holds no samples: look at ledger.json for where they went")
+    documents = []
+    for number, row in enumerate(rows):
+        mask = torch.tensor(row["loss_mask"], dtype=torch.bool)
+        if not mask.any() or mask.all():
+            which = "nothing" if not mask.any() else "everything"
+            raise UserError(f"{path}, row {number} ({row['id']}): the loss mask supervises {which}")
+        if mask_token_id in row["input_ids"]:
+            raise UserError(
+                f"{path}, row {number} ({row['id']}): the drafter's mask_token_id {mask_token_id} is a token "
+                "of the text; a mask must be a token that is never written"
+            )
+        documents.append(Document(torch.tensor(row["input_ids"]), mask))
+    return documents
+
+
+def choose(log: Sequence[Row]) -> int:
+    """The step to keep: the best on trained grammars among those that did not lose what they knew.
+
+    Where every checkpoint has lost more than `TOLERANCE` of the general acceptance length of step 0, the
+    one that kept most of it.  Without measurements, the last.
+    """
+    steps = [entry for entry in log[1:] if entry.get("accept_len")]
+    if not steps:
+        return int(log[-1]["step"])
+    known = log[0]["accept_len"].get("general", 1.0)
+    kept = [entry for entry in steps if entry["accept_len"].get("general", known) >= known - TOLERANCE]
+    if kept:
+        return int(max(kept, key=lambda entry: entry["accept_len"].get("in_domain", 0.0))["step"])
+    return int(max(steps, key=lambda entry: entry["accept_len"]["general"])["step"])
+
+
+def midtrain(
+    trainset: Path,
+    sets: Path,
+    target: Target,
+    settings: Train,
+    out: Path,
+    seed: int,
+    *,
+    root: Path | None = None,
+    tick: Callable[[int], None] = lambda n: None,
+) -> Row:
+    """Mid-train the starting drafter on a training set and keep its best checkpoint.
+
+    At each checkpoint the drafter decodes the requests of `sets/dev.parquet` with the target, and that
+    acceptance decides, never the loss.  Killed and started again, it goes on from its last checkpoint.
+
+    Args:
+        trainset: `train.parquet`, rows of `samples.schema.SAMPLES`.
+        out: gets `final/`, the chosen drafter, and `log.json`.
+        tick: called with the number of steps done.
+
+    Returns:
+        `steps` as `train.fit` logs them, with acceptance lengths `in_domain` and `general`, and
+        `chosen_step`.
+
+    Raises:
+        UserError: as `read_documents` and `load_start`, or the set was made by another target.
+        Stopped: the disk is full.
+    """
+    rows = read_rows(trainset)
+    drafter = load_start(settings, target, root)
+    config = drafter.config
+    documents = read_documents(rows, trainset, config.mask_token_id)
+    others = {row["lineage"]["target"] for row in rows} - {target.fingerprint}
+    if others:
+        raise UserError(
+            f"{trainset} was answered by another target ({', '.join(sorted(others))}) than the spec's "
+            f"({target.fingerprint}): generate it again, or set target back to what it was"
+        )
+    dev_path = sets / f"{DEV}.parquet"
+    dev = read_rows(dev_path) if dev_path.exists() else []
+
+    def evaluate(current: Drafter) -> dict[str, float]:
+        return acceptance(dev, target, copy.deepcopy(current).to(target.model.dtype))
+
+    store = out / "features.bin"
+    texts = [row["input_ids"] for row in rows]
+    features = extract(target.model, texts, config.target_layer_ids, store)
+    log = fit(
+        drafter,
+        target.model,
+        documents,
+        features,
+        settings,
+        out,
+        seed,
+        evaluate=evaluate if dev else None,
+        keep=lambda current, step: save(current, out / f"step-{step:06}"),
+        tick=tick,
+    )
+    chosen = choose(log)
+    save(load(out / f"step-{chosen:06}"), out / "final")
+    result = {"steps": log, "chosen_step": chosen}
+    write_json(out / "log.json", result)
+    for path in (store, out / STATE):
+        path.unlink(missing_ok=True)
+    for folder in out.glob("step-*"):
+        shutil.rmtree(folder)
+    return result
+
+
+def acceptance(dev: Sequence[Row], target: Target, drafter: Drafter) -> dict[str, float]:
+    """Acceptance length on the dev requests: `in_domain` (with a grammar) and `general` (replay)."""
+    parts = {
+        "in_domain": [row for row in dev if row["grammar"]],
+        "general": [row for row in dev if not row["grammar"]],
+    }
+    return {name: accept_len(*totals(trace(rows, target, drafter))) for name, rows in parts.items() if rows}

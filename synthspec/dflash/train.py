@@ -1,0 +1,162 @@
+"""Mid-training: a drafter that works already learns the traffic of the training set."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from synthspec.dflash.batches import Batch, Document, assemble, documents_of_step
+from synthspec.dflash.features import Features
+from synthspec.dflash.loss import decay, head_cross_entropy
+from synthspec.dflash.model import Drafter
+from synthspec.files import whole
+from synthspec.spec import Train
+from synthspec.targets.causal import CausalModel
+
+STATE = "state.safetensors"
+
+
+def learning_rate(step: int, settings: Train) -> float:
+    """Linear warm-up, then cosine to a twentieth."""
+    warmup = max(1, round(settings.warmup * settings.steps))
+    if step < warmup:
+        return settings.learning_rate * (step + 1) / warmup
+    done = (step - warmup) / max(1, settings.steps - warmup)
+    return settings.learning_rate * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done)))
+
+
+def block_loss(drafter: Drafter, model: CausalModel, batch: Batch) -> tuple[Tensor, float]:
+    """Mean weighted cross entropy of a batch's guesses, and the share of first guesses that are right.
+
+    L = Σ w · (−log p(token)) / Σ w over all guesses of all blocks, w from `loss.decay`.
+    """
+    tokens = batch.ids.clone()
+    tokens[:, :, 1:] = drafter.config.mask_token_id
+    bfloat16 = model.dtype == torch.bfloat16
+    with torch.autocast(batch.features.device.type, torch.bfloat16, enabled=bfloat16):
+        context = drafter.inject(batch.features.to(model.dtype), _places(batch))
+        hidden = drafter(model.embedding(tokens), batch.at, context, batch.seen)
+    wanted = batch.weights > 0
+    total, hits = head_cross_entropy(
+        hidden[:, :, 1:][wanted], model.head.weight, batch.ids[:, :, 1:][wanted], batch.weights[wanted]
+    )
+    first = torch.zeros_like(wanted)
+    first[..., 0] = True
+    right = hits[first[wanted]].float().mean()
+    return total / batch.weights.sum(), float(right)
+
+
+def _places(batch: Batch) -> Tensor:
+    rows, longest = batch.features.shape[:2]
+    return torch.arange(longest, device=batch.features.device).expand(rows, -1)
+
+
+def fit(
+    drafter: Drafter,
+    model: CausalModel,
+    documents: Sequence[Document],
+    features: Features,
+    settings: Train,
+    out: Path,
+    seed: int,
+    *,
+    evaluate: Callable[[Drafter], dict[str, float]] | None = None,
+    keep: Callable[[Drafter, int], None] | None = None,
+    tick: Callable[[int], None] = lambda n: None,
+) -> list[dict[str, Any]]:
+    """Train a drafter, in place, and return the log.
+
+    Killed and started again it goes on from its last checkpoint, and ends with the same weights, since
+    a step draws everything from the seed and its own number.
+
+    Args:
+        documents: what to learn from, with their `features` in the same order.
+        out: folder of the resumable state.
+        evaluate: gives acceptance lengths by set; called at each checkpoint.
+        keep: called at each checkpoint with the drafter and its step.
+        tick: called with the number of steps done.
+
+    Returns:
+        One entry a checkpoint, and one for step 0: `step`, `loss` and `first_guess` (means since the
+        entry before), and `accept_len` from `evaluate`.
+    """
+    weights = decay(drafter.config.block_size, settings.loss_gamma)
+    optimizer = torch.optim.AdamW(
+        drafter.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0
+    )
+    log = _resume(drafter, optimizer, out)
+    if not log:
+        log = [{"step": 0} | ({"accept_len": evaluate(drafter)} if evaluate else {})]
+    first = log[-1]["step"]
+    tick(first)
+    losses: list[float] = []
+    guesses: list[float] = []
+    for step in range(first, settings.steps):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, settings)
+        chosen = documents_of_step(len(documents), settings.batch_documents, step, seed)
+        batch = assemble(
+            documents,
+            features,
+            chosen,
+            anchors=settings.anchors,
+            block_size=drafter.config.block_size,
+            decay=weights,
+            seed=seed,
+            step=step,
+        )
+        loss, right = block_loss(drafter, model, batch)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(drafter.parameters(), 1.0)
+        optimizer.step()
+        losses.append(float(loss.detach()))
+        guesses.append(right)
+        tick(1)
+        if (step + 1) % settings.checkpoint_every == 0 or step + 1 == settings.steps:
+            entry: dict[str, Any] = {
+                "step": step + 1,
+                "loss": sum(losses) / len(losses),
+                "first_guess": sum(guesses) / len(guesses),
+            }
+            losses, guesses = [], []
+            if evaluate:
+                entry["accept_len"] = evaluate(drafter)
+            if keep:
+                keep(drafter, step + 1)
+            log.append(entry)
+            _save_state(drafter, optimizer, log, out)
+    return log
+
+
+def _save_state(drafter: Drafter, optimizer: torch.optim.AdamW, log: list[dict[str, Any]], out: Path) -> None:
+    tensors = {f"weight.{name}": parameter.detach() for name, parameter in drafter.named_parameters()}
+    for name, parameter in drafter.named_parameters():
+        for key, value in optimizer.state[parameter].items():
+            tensors[f"{key}.{name}"] = value.detach()
+    with whole(out / STATE) as part:
+        save_file({name: t.contiguous() for name, t in tensors.items()}, part, {"log": json.dumps(log)})
+
+
+def _resume(drafter: Drafter, optimizer: torch.optim.AdamW, out: Path) -> list[dict[str, Any]]:
+    """Take up the last state in `out`, if there is one; return its log."""
+    path = out / STATE
+    if not path.exists():
+        return []
+    tensors = load_file(path)
+    with safe_open(path, "pt") as file:
+        log: list[dict[str, Any]] = json.loads(file.metadata()["log"])
+    with torch.no_grad():
+        for name, parameter in drafter.named_parameters():
+            parameter.copy_(tensors[f"weight.{name}"])
+            keys = ("step", "exp_avg", "exp_avg_sq")
+            optimizer.state[parameter] = {key: tensors[f"{key}.{name}"] for key in keys}
+    return log

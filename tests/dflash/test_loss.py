@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from synthspec.dflash import loss
+from synthspec.dflash.loss import decay, head_cross_entropy
+
+
+@pytest.mark.parametrize("rows", [1, 5, 64])
+def test_equals_plain_cross_entropy_in_value_and_slope(rows, monkeypatch):
+    monkeypatch.setattr(loss, "ROWS_AT_ONCE", 16)
+    torch.manual_seed(rows)
+    head = torch.randn(300, 24, dtype=torch.float64)
+    hidden = torch.randn(rows, 24, dtype=torch.float64, requires_grad=True)
+    labels, weights = torch.randint(0, 300, (rows,)), torch.rand(rows)
+    total, hits = head_cross_entropy(hidden, head, labels, weights)
+    (3 * total).backward()
+    ours, hidden.grad = hidden.grad, None
+    logits = hidden @ head.T
+    plain = (cross_entropy(logits, labels, reduction="none") * weights).sum()
+    (3 * plain).backward()
+    torch.testing.assert_close(total.double(), plain, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours, hidden.grad, rtol=1e-4, atol=1e-6)
+    assert torch.equal(hits, logits.argmax(-1) == labels)
+
+
+def test_decay_is_one_at_the_first_guess_and_falls_by_gamma():
+    weights = decay(8, 4.0)
+    assert weights.shape == (7,)
+    assert weights[0] == 1
+    torch.testing.assert_close(weights[4], torch.tensor(1.0).exp().reciprocal())

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from synthspec.dflash.batches import Document, assemble, documents_of_step
+from synthspec.dflash.decode import SpeculativeAsk, decode
+from synthspec.dflash.features import extract
+from synthspec.dflash.loss import decay
+from synthspec.dflash.midtrain import choose, read_documents
+from synthspec.dflash.train import fit
+from synthspec.errors import UserError
+from synthspec.spec import Train
+from synthspec.targets.generate import Ask, generate
+
+
+@pytest.fixture
+def corpus(model, tmp_path):
+    prompts = [[1, 10 + i, 20 + i] for i in range(4)]
+    answers = generate(model, [Ask(ids, 30) for ids in prompts], stop_ids=[2])
+    documents = [
+        Document(torch.tensor(ids + one.ids), torch.arange(3 + len(one.ids)) >= 3)
+        for ids, one in zip(prompts, answers, strict=True)
+    ]
+    texts = [one.ids.tolist() for one in documents]
+    return documents, extract(model, texts, (1, 3), tmp_path / "features.bin")
+
+
+def test_features_are_the_outputs_of_the_named_layers(model, tmp_path):
+    texts = [[1, 4, 5, 6, 7], [1, 4, 5, 9], [8, 3]]
+    features = extract(model, texts, (1, 3), tmp_path / "f.bin")
+    from tests.dflash.conftest import tiny_llama
+
+    plain = tiny_llama()
+    for i, ids in enumerate(texts):
+        states = plain(torch.tensor([ids]), output_hidden_states=True).hidden_states
+        expected = torch.cat([states[2][0], states[4][0]], -1)  # the output of layer L is hidden_states[L + 1]
+        torch.testing.assert_close(features.of(i).float(), expected, rtol=1e-2, atol=1e-2)
+        shifted = torch.cat([states[1][0], states[3][0]], -1)
+        assert not torch.allclose(features.of(i).float(), shifted, rtol=1e-1, atol=1e-1)
+
+
+def test_anchors_lie_within_the_answer_and_blocks_are_the_true_tokens(corpus):
+    documents, features = corpus
+    batch = assemble(documents, features, [0, 2], anchors=9, block_size=4, decay=decay(4, 2.0), seed=0, step=3)
+    for row, document in enumerate((documents[0], documents[2])):
+        for block in range(batch.ids.shape[1]):
+            p = int(batch.at[row, block, 0])
+            assert document.supervised[p]
+            assert batch.seen[row, block].tolist() == [t < p for t in range(batch.features.shape[1])]
+            for j in range(1, 4):
+                inside = p + j < len(document.ids)
+                assert (batch.weights[row, block, j - 1] > 0) == inside
+                if inside:
+                    assert batch.ids[row, block, j] == document.ids[p + j]
+
+
+def test_an_epoch_visits_every_document_once():
+    for epoch in range(2):
+        visited = [d for step in range(5) for d in documents_of_step(10, 2, epoch * 5 + step, seed=4)]
+        assert sorted(visited) == list(range(10))
+
+
+def settings(steps: int) -> Train:
+    return Train(steps=steps, batch_documents=2, anchors=12, learning_rate=3e-3, checkpoint_every=5)
+
+
+def test_stopped_and_resumed_equals_undisturbed(model, drafter, corpus, tmp_path):
+    documents, features = corpus
+    whole, broken = copy.deepcopy(drafter), copy.deepcopy(drafter)
+    log = fit(whole, model, documents, features, settings(20), tmp_path / "a", 7)
+
+    class KilledError(Exception):
+        pass
+
+    def kill(steps: int, seen: list[int] = []) -> None:  # noqa: B006
+        seen.append(steps)
+        if sum(seen) == 13:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        fit(broken, model, documents, features, settings(20), tmp_path / "b", 7, tick=kill)
+    fresh = copy.deepcopy(drafter)
+    again = fit(fresh, model, documents, features, settings(20), tmp_path / "b", 7)
+    assert again == log
+    for name, tensor in whole.state_dict().items():
+        assert torch.equal(tensor, fresh.state_dict()[name]), name
+
+
+def test_what_it_learnt_by_heart_is_accepted_by_the_target(model, drafter, corpus, tmp_path):
+    documents, features = corpus
+    fit(drafter, model, documents, features, settings(300), tmp_path / "fit", 0)
+    asks = [SpeculativeAsk(one.ids[:3].tolist(), 30) for one in documents]
+    traces = decode(model, drafter, asks, stop_ids=[2])
+    steps = sum(len(one.accepted) for one in traces)
+    assert 1 + sum(sum(one.accepted) for one in traces) / steps > 3.2  # of at most 4
+
+
+def row(**changes):
+    return {"id": "r", "input_ids": [1, 2, 3], "loss_mask": [0, 1, 1]} | changes
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([], "holds no samples"),
+        ([row(loss_mask=[0, 0, 0])], "supervises nothing"),
+        ([row(), row(loss_mask=[1, 1, 1])], "row 1 .* supervises everything"),
+        ([row(input_ids=[1, 9, 3])], "mask_token_id 9 is a token of the text"),
+    ],
+)
+def test_sets_that_would_train_nonsense_are_refused(rows, words, tmp_path):
+    with pytest.raises(UserError, match=words):
+        read_documents(rows, tmp_path / "train.parquet", 9)
+
+
+def entry(step, inside, general):
+    return {"step": step, "accept_len": {"in_domain": inside, "general": general}}
+
+
+def test_the_best_checkpoint_is_chosen_among_those_that_forgot_nothing():
+    start = entry(0, 1.1, 1.6)
+    assert choose([start, entry(50, 2.0, 1.6), entry(100, 3.0, 1.58), entry(150, 3.5, 1.4)]) == 100
+    assert choose([start, entry(50, 2.0, 1.5), entry(100, 3.0, 1.3)]) == 50
+    assert choose([{"step": 0}, {"step": 50}]) == 50
