@@ -15,6 +15,8 @@ IDS = pa.list_(pa.int32())
 
 # A span covers the tokens [start, end) of `input_ids`; the spans partition the completion.
 SPAN = pa.struct([("kind", pa.string()), ("start", pa.int32()), ("end", pa.int32())])
+# The evaluation set that chooses the checkpoint; never reported, so that nothing is judged by what chose it.
+DEV = "dev"
 SPAN_KINDS = ("forced", "structure", "value", "free")
 
 PROMPTS = pa.schema(

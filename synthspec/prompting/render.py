@@ -1,0 +1,212 @@
+"""Render: turn matches into requests, the conversations that the target reads and how it must answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+import jinja2
+
+from synthspec.errors import UserError
+from synthspec.files import canonical, content_id
+from synthspec.grammar.model import Grammar
+from synthspec.grammar.schemas import inlined
+from synthspec.grammar.slots import fill
+from synthspec.grammar.template import render_template
+from synthspec.spec import Spec
+
+Row = dict[str, Any]
+Message = dict[str, str]
+
+MAX_PROMPT_TOKENS = 2000
+_MAX_CHARACTERS = 100_000  # a longer text is over MAX_PROMPT_TOKENS in any language; do not tokenise it
+
+
+def render(
+    matches: Sequence[Row],
+    prompts: Iterable[Row],
+    grammars: Iterable[Grammar],
+    tokenizer: Any,
+    spec: Spec,
+    tick: Callable[[int], None] = lambda n: None,
+) -> tuple[list[Row], list[str]]:
+    """Write out the conversation of every match.
+
+    A match with a grammar gets its system prompt, its slots filled from a seed of the match's own, and
+    its constraint; replay and out-of-distribution prompts are asked as they are.
+
+    Args:
+        matches: rows of `MATCHES`.
+        prompts: rows of `PROMPTS`; those that are matched, at least.
+        grammars: all grammars that the matches name.
+        tokenizer: the target's, with a chat template.
+        spec: the seed, and the lengths of replay and out-of-distribution answers.
+        tick: called with the number of matches rendered.
+
+    Returns:
+        Rows of `REQUESTS`, and one state for each match: kept, or invalid (a conversation over
+        `MAX_PROMPT_TOKENS`, or a prompt that holds one of the tokenizer's control tokens).
+
+    Raises:
+        UserError: the tokenizer has no chat template, or a grammar's template names what there is not.
+    """
+    texts = {row["id"]: row["text"] for row in prompts}
+    desks = {grammar.name: _Desk(grammar, tokenizer) for grammar in grammars}
+    control = _control_tokens(tokenizer)
+    lengths = {ood.name: ood.max_new_tokens for ood in spec.ood}
+    rows: list[Row] = []
+    states: list[str] = []
+    for row in matches:
+        text = texts[row["prompt_id"]]
+        seed = int(content_id("seed", spec.seed, row["id"]), 16) >> 1  # 63 bits: fits int64
+        tools, slots, constraint = None, {}, None
+        if row["purpose"] == "grammar":
+            desk = desks[row["grammar"]]
+            slots = fill(desk.grammar, seed)
+            messages, tools, constraint = desk.messages(text, slots), desk.tools, desk.constraint
+            length = desk.grammar.max_new_tokens
+        else:
+            messages = [{"role": "user", "content": text}]
+            length = spec.replay.max_new_tokens if row["purpose"] == "replay" else lengths[row["set"]]
+        unfit = len(text) > _MAX_CHARACTERS or any(token in text for token in control)
+        ids = [] if unfit else encode(tokenizer, messages, tools)
+        if 0 < len(ids) <= MAX_PROMPT_TOKENS:
+            states.append("kept")
+            told = canonical(messages)
+            rows.append(
+                {
+                    "id": content_id("request", row["id"], told, constraint, length, seed),
+                    "match_id": row["id"],
+                    "prompt_id": row["prompt_id"],
+                    "purpose": row["purpose"],
+                    "grammar": row["grammar"],
+                    "set": row["set"],
+                    "messages": told,
+                    "slots": canonical(slots),
+                    "prompt_ids": ids,
+                    "constraint": constraint,
+                    "max_new_tokens": length,
+                    "seed": seed,
+                }
+            )
+        else:
+            states.append("invalid")
+        tick(1)
+    return rows, states
+
+
+class _Desk:
+    """What all requests of one grammar share."""
+
+    def __init__(self, grammar: Grammar, tokenizer: Any) -> None:
+        self.grammar = grammar
+        self.constraint = grammar.constraint.to_json()
+        functions = [tool.model_dump(include={"name", "description", "parameters"}) for tool in grammar.tools]
+        shows = template_shows_tools(tokenizer, functions)
+        self.tools = functions if functions and shows else None
+        # The tools stand first and the slots last, so that all prompts of the grammar begin alike and
+        # their common beginning is computed once.
+        self.preamble = "" if self.tools or not functions else tools_text(functions, grammar.wire_format)
+
+    def messages(self, prompt: str, slots: Mapping[str, Any]) -> list[Message]:
+        context = {**slots, "prompt": prompt}
+        system = fill_in(self.grammar.system, context, f"grammar '{self.grammar.name}', field system")
+        user = fill_in(self.grammar.user, context, f"grammar '{self.grammar.name}', field user")
+        system = "\n\n".join(part for part in (self.preamble, system.strip()) if part)
+        turns = [{"role": "system", "content": system}] if system else []
+        return [*turns, {"role": "user", "content": user.strip()}]
+
+
+def encode(tokenizer: Any, messages: list[Message], tools: list[Row] | None = None) -> list[int]:
+    """Token ids of a conversation up to where the target's answer begins.
+
+    Raises:
+        UserError: the tokenizer has no chat template, or the template refuses the conversation.
+    """
+    ids: list[int] = tokenizer(chat_text(tokenizer, messages, tools), add_special_tokens=False)["input_ids"]
+    return ids
+
+
+def chat_text(tokenizer: Any, messages: list[Message], tools: list[Row] | None = None) -> str:
+    """The conversation as the target's chat template writes it, up to where the answer begins."""
+    wrapped = [{"type": "function", "function": tool} for tool in tools] if tools else None
+    try:
+        text: str = tokenizer.apply_chat_template(
+            messages, tools=wrapped, tokenize=False, add_generation_prompt=True
+        )
+    except (ValueError, jinja2.TemplateError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"the target's chat template cannot write a conversation ({reason})") from None
+    return text
+
+
+def template_shows_tools(tokenizer: Any, tools: list[Row]) -> bool:
+    """Whether the target's chat template writes down the tools that it is handed."""
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+    return bool(tools) and chat_text(tokenizer, messages, tools) != chat_text(tokenizer, messages)
+
+
+def tools_text(tools: Iterable[Row], wire_format: str) -> str:
+    """The part of a system prompt that lists the tools, for a template that leaves them out.
+
+    Each is one line, `name(field: type, optional?: type): description`: a third of the tokens of its
+    JSON Schema, which the constraint enforces anyway.
+    """
+    source = files("synthspec.prompts").joinpath("tools.jinja").read_text(encoding="utf-8")
+    listed = [
+        {
+            "signature": f"{tool['name']}({_fields(inlined(tool['parameters']))})",
+            "description": tool["description"],
+        }
+        for tool in tools
+    ]
+    return fill_in(source, {"tools": listed, "wire_format": wire_format}, "prompts/tools.jinja").strip()
+
+
+def _fields(schema: Row) -> str:
+    required = schema.get("required", [])
+    return ", ".join(
+        f"{name}{'' if name in required else '?'}: {_type(field)}"
+        for name, field in schema.get("properties", {}).items()
+    )
+
+
+def _type(schema: Any) -> str:
+    """A JSON Schema without references as a type in the manner of TypeScript, with its description."""
+    if not isinstance(schema, dict):
+        return "any"
+    kind = schema.get("type", "any")
+    if "const" in schema:
+        said = json.dumps(schema["const"], ensure_ascii=False)
+    elif "enum" in schema:
+        said = " | ".join(json.dumps(value, ensure_ascii=False) for value in schema["enum"])
+    elif "anyOf" in schema or "oneOf" in schema:
+        said = " | ".join(_type(part) for part in schema.get("anyOf") or schema["oneOf"])
+    elif kind == "array":
+        said = f"list of {_type(schema.get('items'))}"
+    elif schema.get("properties"):
+        said = f"{{{_fields(schema)}}}"
+    else:
+        said = " | ".join(kind) if isinstance(kind, list) else str(schema.get("format", kind))
+    return f"{said} ({schema['description']})" if schema.get("description") else said
+
+
+def fill_in(template: str, values: Mapping[str, Any], where: str) -> str:
+    """Fill a template; what the values hold is text, and never read as a template.
+
+    Raises:
+        UserError: the template names what has no value, or reaches for what is forbidden; says where.
+    """
+    try:
+        return render_template(template, values)
+    except ValueError as error:
+        known = ", ".join(sorted(values))
+        raise UserError(f"{where}: the template cannot be filled ({error}); it may use {known}") from None
+
+
+def _control_tokens(tokenizer: Any) -> list[str]:
+    """Texts that the tokenizer reads as control tokens; in a prompt they would end the user's turn."""
+    added = tokenizer.added_tokens_decoder.values()
+    return [token.content for token in added if token.special and token.content]
