@@ -13,11 +13,10 @@ from synthspec.acceptance.compare import accept_len, bootstrap, paired_bootstrap
 from synthspec.dflash.decode import SpeculativeAsk, Trace, decode
 from synthspec.dflash.model import Drafter
 from synthspec.grammar.conform import label
-from synthspec.samples.schema import SPAN_KINDS, read_rows
+from synthspec.samples.schema import DEV, SPAN_KINDS, read_rows
 from synthspec.targets.load import Target
 
 Row = dict[str, Any]
-DEV = "dev"  # the set that chooses a checkpoint; it is never reported
 ROWS_AT_ONCE = 40
 
 

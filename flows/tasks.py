@@ -1,0 +1,69 @@
+"""One Prefect task for each stage; tasks and flows are handed paths and names, never rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+from prefect import get_run_logger, task
+from prefect.artifacts import create_table_artifact
+from prefect.cache_policies import NO_CACHE
+
+from synthspec import stages
+from synthspec.ledger import Counts
+from synthspec.run import Run, locked, open_run
+
+# Runs that this process works on, by folder: a spec that is edited meanwhile counts from the next start.
+_open: dict[str, Run] = {}
+
+
+@contextmanager
+def opened(path: str, runs: str | None) -> Iterator[Run]:
+    """Open a run and keep other processes away from it; a flow inside another takes part in its run.
+
+    Raises:
+        UserError: as `open_run` and `locked`.
+    """
+    run = _open.get(path) or open_run(Path(path), Path(runs) if runs else None)
+    key = str(run.folder)
+    with locked(run.folder):
+        outer = key not in _open
+        if outer:
+            _open[key] = run
+        try:
+            yield run
+        finally:
+            if outer:
+                del _open[key]
+
+
+def _task_of(stage: stages.Stage) -> Any:
+    @task(name=stage.name, description=stage.does, cache_policy=NO_CACHE, persist_result=False)
+    def do(run_folder: str) -> None:
+        run = _open[run_folder]
+        counts = stages.execute(run, stage.name)
+        get_run_logger().info("%s: %s", stage.name, stages.told(counts))
+        _publish(run, stage.name, counts)
+
+    return do
+
+
+TASKS: dict[str, Any] = {stage.name: _task_of(stage) for stage in stages.STAGES}
+
+
+def _publish(run: Run, stage: str, counts: Counts) -> None:
+    """Show the counts on the stage's page in Prefect."""
+    rows = [{"state": "kept", "rows": counts.kept}]
+    rows += [{"state": state, "rows": number} for state, number in counts.dropped.items()]
+    rows.append({"state": "requested", "rows": counts.requested})
+    try:
+        create_table_artifact(
+            table=rows,
+            key=f"{run.name}-{stage}".replace("_", "-"),
+            description=f"Run {run.name}, stage {stage}: what became of every {counts.unit}.",
+        )
+    except httpx.HTTPError as error:  # the stage is done; a picture of it is not worth failing for
+        get_run_logger().warning("the counts of %s could not be published (%s)", stage, type(error).__name__)

@@ -1,0 +1,5 @@
+"""`python -m synthspec` is `synthspec`."""
+
+from synthspec.cli import main
+
+main()

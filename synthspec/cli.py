@@ -1,0 +1,281 @@
+"""The verbs a person types; what they do is elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from synthspec import __version__, progress
+from synthspec.errors import UserError
+
+app = typer.Typer(
+    name="synthspec",
+    help="Train a fast speculative drafter for production traffic without looking at it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+runs_app = typer.Typer(help="Look at run folders, or remove one.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(runs_app, name="runs")
+
+SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="A spec file, or the folder it is in.")]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or a spec file.")]
+Runs = Annotated[
+    Path | None, typer.Option("--runs", metavar="DIR", help="Where run folders are; runs/ beside the spec.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"synthspec {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _everywhere(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
+    as_json: Json = False,
+) -> None:
+    """Start a project: a commented spec, grammars and prompts that run as they are."""
+    from synthspec.project import create
+
+    spec = create(folder)
+    _answer(
+        {"project": str(folder), "spec": str(spec)},
+        f"{folder} is ready. Look at {spec}, then:\n\n  synthspec plan {spec}\n  synthspec run {spec}",
+        as_json,
+    )
+
+
+@app.command()
+def plan(spec: SpecPath, runs: Runs = None, as_json: Json = False) -> None:
+    """Say what is wrong with a spec, or what a run of it will do and how big it is."""
+    from synthspec.plan import make_plan, table
+
+    _quiet_if(as_json)
+    found = make_plan(spec, runs)
+    if as_json:
+        _print(found.as_json())
+    else:
+        _show(table(found))
+
+
+@app.command()
+def preview(
+    spec: SpecPath,
+    n: Annotated[int, typer.Option("-n", min=1, max=50, help="Requests a grammar.")] = 2,
+    as_json: Json = False,
+) -> None:
+    """Take a few requests of each grammar through the target; nothing is written."""
+    from synthspec.preview import make_preview, page
+
+    _quiet_if(as_json)
+    found = make_preview(spec, n)
+    if as_json:
+        _print({"requests": found})
+    else:
+        _show(page(found))
+
+
+@app.command()
+def run(
+    spec: SpecPath,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="STAGE", help="Stop after this stage.")
+    ] = None,
+    first: Annotated[
+        str | None, typer.Option("--from", metavar="STAGE", help="Start at this stage; those before are done.")
+    ] = None,
+    fresh: Annotated[
+        str | None,
+        typer.Option("--fresh", metavar="STAGE", help="Throw away what this and all later stages made, first."),
+    ] = None,
+    runs: Runs = None,
+    as_json: Json = False,
+) -> None:
+    """Do everything that is not done yet, from prompts to the report."""
+    from synthspec.stages import span, stage_named
+
+    span(first, until)
+    if fresh:
+        stage_named(fresh)
+    _flow("run", spec, runs, as_json, first=first, last=until, fresh=fresh)
+
+
+@app.command()
+def produce(run: RunPath, runs: Runs = None, as_json: Json = False) -> None:
+    """Pull, match, render, generate, conform, assemble: up to the training set."""
+    _flow("produce", run, runs, as_json)
+
+
+@app.command()
+def train(run: RunPath, runs: Runs = None, as_json: Json = False) -> None:
+    """Train the drafter on the training set."""
+    _flow("train", run, runs, as_json)
+
+
+@app.command()
+def measure(run: RunPath, runs: Runs = None, as_json: Json = False) -> None:
+    """Measure acceptance lengths by real speculative decoding, before and after training."""
+    _flow("check", run, runs, as_json, only=["measure"])
+
+
+@app.command()
+def check(
+    run: RunPath,
+    override: Annotated[
+        bool, typer.Option("--ship-anyway", help="Export a refused drafter; the report will say so.")
+    ] = False,
+    runs: Runs = None,
+    as_json: Json = False,
+) -> None:
+    """Decide whether the drafter may ship, and export it if so; exit code 3 if not."""
+    _flow("check", run, runs, as_json, override=override)
+
+
+@app.command()
+def report(run: RunPath, runs: Runs = None, as_json: Json = False) -> None:
+    """Write report.html again."""
+    _flow("check", run, runs, as_json, only=["report"])
+
+
+@runs_app.command("ls")
+def runs_ls(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A project, or its runs folder.")] = Path(),
+    as_json: Json = False,
+) -> None:
+    """List run folders."""
+    from synthspec.runfolders import find, list_table, summary
+
+    found = [summary(run) for run in find(folder)]
+    if as_json:
+        _print({"runs": found})
+    else:
+        _show(list_table(found, folder))
+
+
+@runs_app.command("show")
+def runs_show(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")], as_json: Json = False
+) -> None:
+    """Show what a run did, stage by stage, and what came out."""
+    from synthspec.runfolders import show_table, summary
+
+    found = summary(run)
+    if as_json:
+        _print(found)
+    else:
+        _show(show_table(found))
+
+
+@runs_app.command("rm")
+def runs_rm(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove a run folder, after saying what goes and what else uses it."""
+    from synthspec.runfolders import removal, removal_text, remove
+
+    what = removal(run)
+    if not as_json:
+        typer.echo(removal_text(what))
+    if not yes:
+        if as_json or not sys.stdin.isatty():
+            raise UserError(f"nothing is removed: add --yes to remove {run}")
+        if not typer.confirm("Remove it?", default=False):
+            raise UserError("nothing is removed")
+    remove(run)
+    facts = {
+        "removed": str(run),
+        "bytes": what.bytes,
+        "parts": what.parts,
+        "used_by": [str(user) for user in what.users],
+    }
+    _answer(facts, f"{run} is removed.", as_json)
+
+
+def _flow(name: str, path: Path, runs: Path | None, as_json: bool, **options: Any) -> None:
+    """Run a flow; then print what the run folder holds, also where the gate refused."""
+    from synthspec.errors import GateRefused
+    from synthspec.runfolders import show_table, summary
+    from synthspec.start import run_flow
+
+    _quiet_if(as_json)
+    refused: GateRefused | None = None
+    try:
+        folder = run_flow(name, path, runs, options)
+    except GateRefused as error:
+        from synthspec.run import open_run
+
+        folder, refused = open_run(path, runs).folder, error
+    found = summary(folder)
+    if as_json:
+        _print(found)
+    else:
+        _show(show_table(found))
+    if refused:
+        raise refused
+
+
+def _quiet_if(as_json: bool) -> None:
+    if as_json:
+        progress.be_quiet()
+
+
+def _answer(facts: dict[str, Any], text: str, as_json: bool) -> None:
+    if as_json:
+        _print(facts)
+    else:
+        typer.echo(text)
+
+
+def _print(value: dict[str, Any]) -> None:
+    typer.echo(json.dumps(value, ensure_ascii=False))
+
+
+def _show(what: Any) -> None:
+    from rich.console import Console
+
+    Console().print(what)
+
+
+def main() -> None:
+    """Run a command; tell every failure in words, with the exit code that its kind has."""
+    from synthspec.failures import exit_code_of
+
+    # Libraries read these when they are imported; their bars would come between ours.
+    for name, value in (
+        ("TQDM_DISABLE", "1"),
+        ("HF_HUB_DISABLE_PROGRESS_BARS", "1"),
+        ("TRANSFORMERS_VERBOSITY", "error"),
+        ("TOKENIZERS_PARALLELISM", "false"),
+        ("OMP_WAIT_POLICY", "PASSIVE"),  # threads that spin while they wait starve each other on shared cores
+    ):
+        os.environ.setdefault(name, value)
+    try:
+        result = app(prog_name="synthspec", standalone_mode=False)
+        if result == 130:  # what typer makes of Ctrl-C
+            raise KeyboardInterrupt
+        sys.exit(result if isinstance(result, int) else 0)
+    except BaseException as error:
+        if isinstance(error, SystemExit):
+            raise
+        sys.exit(exit_code_of(error, as_json="--json" in sys.argv))

@@ -1,0 +1,41 @@
+"""What follows from the gate's decision: an exit code, or an export that a person answers for."""
+
+from __future__ import annotations
+
+from synthspec import adapters
+from synthspec.errors import GateRefused
+from synthspec.files import file_digest
+from synthspec.run import Run
+
+
+def ship_anyway(run: Run) -> None:
+    """Export a drafter that the gate refused, and write down that a person wanted it so."""
+    acceptance = adapters.read_acceptance(run)
+    gate = acceptance["gate"]
+    if gate["passed"] or gate["overridden"]:
+        return
+    gate = {**gate, "overridden": True}
+    adapters.export(run, gate)
+    adapters.write_acceptance(run, {**acceptance, "gate": gate})
+    record = run.manifest.stages["check"]
+    files = sorted(file for file in run.path("export").rglob("*") if file.is_file())
+    record.outputs = {file.relative_to(run.folder).as_posix(): file_digest(file) for file in files}
+    run.save()
+
+
+def raise_if_refused(run: Run) -> None:
+    """End with the gate's reasons, unless the drafter passed or a person shipped it all the same.
+
+    Raises:
+        GateRefused: it did not pass.
+    """
+    gate = adapters.read_acceptance(run)["gate"]
+    if gate["passed"] or gate["overridden"]:
+        return
+    reasons = " ".join(gate.get("failed") or gate["reasons"])
+    page = run.path("report.html")
+    see = f" See {page};" if page.exists() else ""
+    raise GateRefused(
+        f"run {run.name}: the gate refused the drafter, so nothing is exported. {reasons}{see} "
+        f"`synthspec check {run.folder} --ship-anyway` exports it all the same"
+    )

@@ -1,0 +1,370 @@
+"""Plan: what is wrong with a spec, or what a run of it will do, and how big that is."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from synthspec import adapters, progress
+from synthspec.errors import UserError
+from synthspec.run import Run, open_run
+from synthspec.stages import NAMES, first_difference, is_done
+
+Row = dict[str, Any]
+
+# Shares of the speed of a plain matrix product that the work reaches, measured on two cores with the
+# embedded target; on another machine they are right to a factor of two or so.
+PREFILL, DECODE, VERIFY, TRAINING = 0.5, 0.12, 0.2, 0.4
+LENGTH_SHARE = 0.6  # of max_new_tokens that an answer under a grammar takes
+GUESSED_PROMPT_TOKENS = 300  # where prompts are not read yet
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will do.
+
+    Args:
+        run, folder: its name and folder.
+        target: as `targets.load.describe_target`.
+        tools_travel: how the target learns of its tools.
+        grammars: name, kind, whether it is held out, and requests.
+        sources: name, where it is, licence, and prompts (None where the source was not read).
+        requests: by purpose.
+        prompt_tokens, completion_tokens: of all requests; the second is a guess.
+        disk_bytes, disk_free_bytes: what the run folder will hold; what is free.
+        minutes: by stage, for the stages that take long, without what is done already.
+        done: stages that are done.
+        notes: what a person should know besides.
+    """
+
+    run: str
+    folder: str
+    target: Row
+    tools_travel: str
+    grammars: list[Row]
+    sources: list[Row]
+    requests: dict[str, int]
+    prompt_tokens: int
+    completion_tokens: int
+    disk_bytes: int
+    disk_free_bytes: int
+    minutes: dict[str, float]
+    done: list[str]
+    notes: list[str]
+
+    def as_json(self) -> Row:
+        return asdict(self)
+
+
+def make_plan(path: Path, runs: Path | None = None) -> Plan:
+    """Check everything that a run needs, and estimate it; nothing is written.
+
+    Raises:
+        UserError: everything that is wrong, one line each.
+    """
+    run = open_run(path, runs)
+    spec = run.spec
+    mistakes: list[str] = []
+
+    def tried(check: Callable[[], Any]) -> Any:
+        try:
+            return check()
+        except UserError as error:
+            mistakes.append(str(error))
+            return None
+
+    grammars = list((tried(lambda: adapters.project_grammars(spec, run.root)) or {}).values())
+    for source in spec.prompts:
+        for label, file in (tried(partial(adapters.source_files, source, run.root)) or {}).items():
+            if not file.is_file():
+                mistakes.append(f"prompts: {source.name}: there is no file {label}: correct the name")
+    with progress.bar("looking at the target", None, ""):
+        target = tried(lambda: _fitting_target(run))
+        drafter = tried(lambda: _fitting_start(run, target)) if target else None
+        tokenizer = tried(lambda: adapters.tokenizer_of(run)) if target else None
+    if mistakes:
+        raise UserError("\n".join(mistakes))
+    notes: list[str] = []
+    with progress.bar("reading the prompts", None, "prompts") as tick:
+        prompts = tried(lambda: _pull(run, tick))
+        requests = tried(lambda: _requests(run, prompts, grammars, tokenizer)) if prompts else None
+    if mistakes:
+        raise UserError("\n".join(mistakes))
+    unread = [source.name for source in spec.prompts if source.dataset]
+    if unread:
+        notes.append(f"plan does not read hub datasets ({', '.join(unread)}): it takes every quota as filled")
+        requests = _guessed(run, grammars)
+    assert requests is not None
+    notes += _shortfalls(run, requests)
+    if changed := first_difference(run):
+        notes.append(f"it would be refused as it is: {changed}")
+    by_grammar: dict[str, int] = {}
+    by_purpose: dict[str, int] = {}
+    for row in requests:
+        by_grammar[row["grammar"]] = by_grammar.get(row["grammar"], 0) + 1
+        by_purpose[row["purpose"]] = by_purpose.get(row["purpose"], 0) + 1
+    done = [name for name in NAMES if is_done(run, name)]
+    sizes = _sizes(run, requests)
+    with progress.bar("measuring this machine", None, ""):
+        minutes = _minutes(run, target, drafter, sizes, _products_per_second(target["dtype"]))
+    disk = _disk(target, drafter, sizes)
+    free = shutil.disk_usage(_existing_parent(run.folder)).free
+    if disk > free:
+        raise UserError(
+            f"the run needs about {disk / 1e9:.1f} GB and {free / 1e9:.1f} GB are free at {run.folder}: "
+            "free some space, or give another folder with --runs"
+        )
+    return Plan(
+        run=run.name,
+        folder=str(run.folder),
+        target=target,
+        tools_travel=_tools_travel(grammars, tokenizer),
+        grammars=[
+            {
+                "name": grammar.name,
+                "kind": grammar.kind,
+                "held_out": grammar.name in spec.holdout.grammars,
+                "requests": by_grammar.get(grammar.name, 0),
+            }
+            for grammar in grammars
+        ],
+        sources=[
+            {
+                "name": source.name,
+                "from": source.dataset or source.package or ", ".join(source.files),
+                "licence": source.licence,
+                "prompts": None
+                if source.dataset
+                else sum(row["source"] == source.name for row in prompts or []),
+            }
+            for source in spec.prompts
+        ],
+        requests=by_purpose,
+        prompt_tokens=sizes["prompt"],
+        completion_tokens=sizes["completion"],
+        disk_bytes=disk,
+        disk_free_bytes=free,
+        minutes={name: value for name, value in minutes.items() if name not in done},
+        done=done,
+        notes=notes,
+    )
+
+
+def _fitting_target(run: Run) -> Row:
+    """Facts of the target, which must fit into memory where it runs in this process."""
+    from synthspec.targets.load import check_memory
+
+    target = adapters.target_of(run)
+    facts = adapters.describe(target)
+    if target.kind == "transformers":
+        check_memory(facts, target)
+    return facts
+
+
+def _fitting_start(run: Run, target: Row) -> Any:
+    """The starting drafter's config, which must be one for this target."""
+    from synthspec.dflash.checkpoint import WEIGHTS, check_fits
+    from synthspec.dflash.config import read_config
+
+    folder = adapters.start_folder(run)
+    config = read_config(folder)
+    if not (folder / WEIGHTS).is_file():
+        raise UserError(f"train.start: {folder} holds no weights: {WEIGHTS} is missing")
+    check_fits(
+        config,
+        folder,
+        hidden_size=target["hidden_size"],
+        layers=target["layers"],
+        vocabulary=target["vocab_size"],
+    )
+    return config
+
+
+def _pull(run: Run, tick: progress.Tick) -> list[Row]:
+    from synthspec.prompting.pull import pull
+
+    seen: set[str] = set()
+    return [
+        row
+        for source in run.spec.prompts
+        if not source.dataset
+        for row in pull(source, run.root, seen, tick)[0]
+    ]
+
+
+def _requests(run: Run, prompts: list[Row], grammars: list[Any], tokenizer: Any) -> list[Row]:
+    """The requests as the stages match and render will make them."""
+    from synthspec.prompting.match import match
+    from synthspec.prompting.render import render
+
+    return render(match(prompts, grammars, run.spec)[0], prompts, grammars, tokenizer, run.spec)[0]
+
+
+def _guessed(run: Run, grammars: list[Any]) -> list[Row]:
+    """As many requests as the quotas ask for, of a length that is merely likely."""
+    spec = run.spec
+    ids = [0] * GUESSED_PROMPT_TOKENS
+    rows: list[Row] = []
+    trained = 0
+    for grammar in grammars:
+        held = grammar.name in spec.holdout.grammars
+        quota = spec.holdout.requests if held else spec.rows_per_grammar
+        trained += 0 if held else quota
+        row = {"purpose": "grammar", "grammar": grammar.name, "max_new_tokens": grammar.max_new_tokens}
+        rows += [{**row, "prompt_ids": ids}] * quota
+    if spec.replay.source:
+        from synthspec.prompting.match import replay_samples
+
+        wanted = replay_samples(spec, trained * (1 - spec.holdout.prompts))
+        row = {"purpose": "replay", "grammar": None, "max_new_tokens": spec.replay.max_new_tokens}
+        rows += [{**row, "prompt_ids": ids}] * wanted
+    for ood in spec.ood:
+        row = {"purpose": "ood", "grammar": None, "max_new_tokens": ood.max_new_tokens}
+        rows += [{**row, "prompt_ids": ids}] * ood.requests
+    return rows
+
+
+def _shortfalls(run: Run, requests: list[Row]) -> list[str]:
+    """Sets that will be too small for the gate to say anything about."""
+    least = run.spec.gate.min_requests
+    counted: dict[str, int] = dict.fromkeys(run.spec.holdout.grammars, 0)
+    counted.update({ood.name: 0 for ood in run.spec.ood})
+    for row in requests:
+        for name in (row["grammar"], row.get("set")):
+            if name in counted:
+                counted[name] += 1
+    return [
+        f"only {n} requests for {name}, and the gate wants {least} (gate.min_requests)"
+        for name, n in counted.items()
+        if n < least and any("set" in row for row in requests)
+    ]
+
+
+def _tools_travel(grammars: list[Any], tokenizer: Any) -> str:
+    """Whether the chat template shows the tools, found by rendering with and without them."""
+    from synthspec.prompting.render import template_shows_tools
+
+    tools = next((grammar.tools for grammar in grammars if grammar.tools), None)
+    if tools is None:
+        return "no grammar has tools"
+    shown = [tool.model_dump(include={"name", "description", "parameters"}) for tool in tools]
+    if template_shows_tools(tokenizer, shown):
+        return "the target's chat template shows the tools"
+    return "the target's chat template ignores tools, so the system prompt lists them"
+
+
+def _sizes(run: Run, requests: list[Row]) -> dict[str, int]:
+    """Tokens of prompts and completions, of those measured, and of those trained on."""
+    spec = run.spec
+    sizes = {"prompt": 0, "completion": 0, "measured": 0, "measured_prompt": 0, "trained": 0}
+    for row in requests:
+        share = LENGTH_SHARE if row["purpose"] == "grammar" else 1.0
+        answer = round(row["max_new_tokens"] * share)
+        sizes["prompt"] += len(row["prompt_ids"])
+        sizes["completion"] += answer
+        held = row["purpose"] == "ood" or row["grammar"] in spec.holdout.grammars
+        measured = 1.0 if held else spec.holdout.prompts if row["purpose"] == "grammar" else 0.0
+        sizes["measured"] += round(answer * measured)
+        sizes["measured_prompt"] += round(len(row["prompt_ids"]) * measured)
+        sizes["trained"] += round((answer + len(row["prompt_ids"])) * (1 - measured))
+    return sizes
+
+
+def _products_per_second(dtype: str) -> float:
+    """Floating-point operations a second of a plain matrix product here; takes 0.3 s."""
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    kind = getattr(torch, dtype)
+    left, right = torch.randn(512, 576).to(device, kind), torch.randn(576, 1536).to(device, kind)
+    left @ right
+    done, begun = 0, time.perf_counter()
+    while time.perf_counter() - begun < 0.3:
+        left @ right
+        done += 1
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return 2 * 512 * 576 * 1536 * done / (time.perf_counter() - begun)
+
+
+def _minutes(run: Run, target: Row, drafter: Any, sizes: dict[str, int], speed: float) -> dict[str, float]:
+    """Minutes of the three long stages, from parameters × tokens."""
+    a_token = 2 * target["parameters"]
+    minutes: dict[str, float] = {}
+    if run.spec.target.kind == "transformers":
+        seconds = sizes["prompt"] * a_token / (speed * PREFILL) + sizes["completion"] * a_token / (
+            speed * DECODE
+        )
+        minutes["generate"] = seconds / 60
+    settings = run.spec.train
+    size = drafter.block_size
+    layer = drafter.hidden_size * (
+        2 * drafter.num_attention_heads * drafter.head_dim
+        + 2 * drafter.num_key_value_heads * drafter.head_dim
+        + 3 * drafter.intermediate_size
+    )
+    blocks = settings.batch_documents * settings.anchors
+    head = drafter.hidden_size * drafter.vocab_size
+    a_step = 6 * blocks * (size * drafter.num_hidden_layers * layer + (size - 1) * head)
+    features = sizes["trained"] * a_token / (speed * PREFILL)
+    minutes["train"] = (settings.steps * a_step / (speed * TRAINING) + features) / 60
+    # Both drafters decode every set; a step that verifies a block costs little more than one token's.
+    verified = 2 * sizes["measured"] * size / 2 * a_token / (speed * VERIFY)
+    prefilled = 2 * sizes["measured_prompt"] * a_token / (speed * PREFILL)
+    minutes["measure"] = (verified + prefilled) / 60
+    return {name: round(value, 1) for name, value in minutes.items()}
+
+
+def _disk(target: Row, drafter: Any, sizes: dict[str, int]) -> int:
+    """Bytes that the run folder holds at its largest: tables, features of training, optimizer state, export."""
+    tables = 6 * (sizes["prompt"] + sizes["completion"])
+    features = 2 * sizes["trained"] * len(drafter.target_layer_ids) * drafter.hidden_size
+    layer = drafter.hidden_size * (3 * drafter.intermediate_size + 4 * drafter.hidden_size)
+    parameters = drafter.num_hidden_layers * layer + drafter.hidden_size**2 * len(drafter.target_layer_ids)
+    return int(tables + features + parameters * (12 + 2 * 4))
+
+
+def _existing_parent(folder: Path) -> Path:
+    return next(place for place in (folder.resolve(), *folder.resolve().parents) if place.exists())
+
+
+def table(plan: Plan) -> Any:
+    """A plan for the terminal."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    from synthspec.runfolders import told_size
+
+    facts = Table(box=None, show_header=False, pad_edge=False)
+    facts.add_row("run", f"{plan.run}, in {plan.folder}")
+    target = plan.target
+    size = f"{target['parameters'] / 1e6:,.0f}M parameters, {told_size(target['bytes_needed'])} in memory"
+    facts.add_row("target", f"{target['model']}, {size}, {target['dtype']}")
+    facts.add_row("tools", plan.tools_travel)
+    facts.add_row("requests", ", ".join(f"{n:,} {purpose}" for purpose, n in plan.requests.items()))
+    tokens = f"{plan.prompt_tokens:,} of prompts, about {plan.completion_tokens:,} to write"
+    facts.add_row("tokens", tokens)
+    facts.add_row("disk", f"about {told_size(plan.disk_bytes)}, {told_size(plan.disk_free_bytes)} free")
+    if plan.minutes:
+        total = sum(plan.minutes.values())
+        parts = ", ".join(f"{name} {value:.1f}" for name, value in plan.minutes.items())
+        facts.add_row("minutes", f"about {total:.0f} on this machine as busy as it is now ({parts})")
+    facts.add_row("done", ", ".join(plan.done) or "nothing yet")
+    sources = Table("prompts", "from", "licence", box=None, header_style="bold", pad_edge=False)
+    sources.add_column("prompts", justify="right")
+    for source in plan.sources:
+        prompts = "not read" if source["prompts"] is None else f"{source['prompts']:,}"
+        sources.add_row(source["name"], source["from"], source["licence"], prompts)
+    grammars = Table("grammar", "kind", "used to", box=None, header_style="bold", pad_edge=False)
+    grammars.add_column("requests", justify="right")
+    for grammar in plan.grammars:
+        use = "measure only" if grammar["held_out"] else "train and measure"
+        grammars.add_row(grammar["name"], grammar["kind"], use, f"{grammar['requests']:,}")
+    notes = [Text(f"note: {note}", style="yellow") for note in plan.notes]
+    return Group(facts, Text(), sources, Text(), grammars, *([Text(), *notes] if notes else []))

@@ -1,0 +1,108 @@
+"""Preview: a few requests of each grammar from end to end, for a person to look at; nothing is written."""
+
+from __future__ import annotations
+
+import json
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from synthspec import adapters, progress
+from synthspec.files import content_id
+from synthspec.run import open_run
+
+Row = dict[str, Any]
+
+STYLES = {"forced": "dim", "structure": "cyan", "value": "bold green", "free": ""}
+
+
+def make_preview(path: Path, n: int) -> list[Row]:
+    """Take `n` requests of each grammar from the prompt to the checked completion.
+
+    Returns:
+        One object a request: `grammar`, `prompt`, `source`, `licence`, `messages`, `slots`, `completion`
+        (text), `state`, `finish_reason`, `tokens` and `spans`, a list of `kind` and `text`.
+
+    Raises:
+        UserError: the spec, a grammar, a source or the target is not as it must be.
+    """
+    from synthspec.grammar.conform import conform
+    from synthspec.prompting.match import match
+    from synthspec.prompting.pull import pull
+    from synthspec.prompting.render import render
+    from synthspec.targets.answer import ask
+
+    run = open_run(path)
+    spec = run.spec
+    grammars = {grammar.name: grammar for grammar in adapters.project_grammars(spec, run.root).values()}
+    prompts: dict[str, Row] = {}
+    seen: set[str] = set()
+    with progress.bar("reading the prompts", None, "prompts") as tick:
+        for source in spec.prompts:
+            if source.name in spec.match:
+                prompts.update((row["id"], row) for row in pull(source, run.root, seen, tick)[0])
+        only_grammars = spec.model_copy(
+            update={"ood": [], "replay": spec.replay.model_copy(update={"source": None})}
+        )
+        matches = match(list(prompts.values()), list(grammars.values()), only_grammars)[0]
+        chosen = [
+            row for _, rows in groupby(sorted(matches, key=_by_grammar), _by_grammar) for row in list(rows)[:n]
+        ]
+    tokenizer = adapters.tokenizer_of(run)
+    requests, _ = render(chosen, list(prompts.values()), list(grammars.values()), tokenizer, spec)
+    target = adapters.loaded_target(run)
+    shown: list[Row] = []
+    with progress.bar("the target answers", len(requests), "requests") as tick:
+        for name, group in groupby(requests, _by_grammar):
+            batch = list(group)
+            for request, (ids, reason) in zip(batch, ask(batch, target), strict=True):
+                completion = {"id": content_id(request["id"], ids), "ids": ids, "finish_reason": reason}
+                state, spans = conform(request, completion, grammars[name], tokenizer)
+                prompt = prompts[request["prompt_id"]]
+                shown.append(
+                    {
+                        "grammar": name,
+                        "prompt": prompt["text"],
+                        "source": prompt["source"],
+                        "licence": prompt["licence"],
+                        "messages": json.loads(request["messages"]),
+                        "slots": json.loads(request["slots"]),
+                        "completion": tokenizer.decode(ids),
+                        "state": state,
+                        "finish_reason": reason,
+                        "tokens": len(ids),
+                        "spans": [
+                            {"kind": kind, "text": tokenizer.decode(ids[start:end])}
+                            for kind, start, end in spans
+                        ],
+                    }
+                )
+            tick(len(batch))
+    return shown
+
+
+def _by_grammar(row: Row) -> str:
+    return str(row["grammar"])
+
+
+def page(requests: list[Row]) -> Any:
+    """The previewed requests for the terminal, spans in colour."""
+    from rich.console import Group
+    from rich.rule import Rule
+    from rich.text import Text
+
+    legend = Text("spans: ")
+    for kind, style in STYLES.items():
+        legend.append(kind, style=style).append(" ")
+    parts: list[Any] = [legend]
+    for number, request in enumerate(requests, start=1):
+        parts.append(Rule(f"{number}. {request['grammar']}, prompt from {request['source']}", align="left"))
+        for message in request["messages"]:
+            parts.append(Text(f"{message['role']}:", style="bold"))
+            parts.append(Text(message["content"]))
+        parts.append(Text(f"the target, {request['tokens']} tokens, {request['state']}:", style="bold"))
+        answer = Text()
+        for span in request["spans"]:
+            answer.append(span["text"], style=STYLES[span["kind"]])
+        parts += [answer if request["spans"] else Text(request["completion"], style="red"), Text()]
+    return Group(*parts)

@@ -1,0 +1,139 @@
+"""What a person sees while work goes on: bars with rate and time left, on stderr; nothing when quiet."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+Tick = Callable[[int], None]
+
+SECONDS_BETWEEN_LINES = 20.0  # where stderr is no terminal, lines stand in for bars
+
+_quiet = False
+_console: Console | None = None
+_bars: Progress | None = None
+_open = 0
+
+
+def be_quiet(quiet: bool = True) -> None:
+    """Show nothing from now on (`--json`), or show again."""
+    global _quiet
+    _quiet = quiet
+
+
+def say(text: str, style: str | None = None) -> None:
+    """Print one line on stderr, above the bars."""
+    if not _quiet:
+        _stderr().print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def bar(title: str, total: int | None, unit: str) -> Iterator[Tick]:
+    """Show how far some work is while the context is open.
+
+    Args:
+        title: what is done.
+        total: units to do, or None where nobody can know.
+        unit: what is counted, in the plural.
+
+    Yields:
+        A function to call with the number of units that have just been done.
+    """
+    if _quiet:
+        yield lambda n: None
+    elif _stderr().is_terminal:
+        with _terminal_bar(title, total, unit) as tick:
+            yield tick
+    else:
+        yield _lines(title, total, unit)
+
+
+def duration(seconds: float) -> str:
+    """`8 s`, `3 min 20 s` or `2 h 5 min`."""
+    whole = max(round(seconds), 0)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _stderr() -> Console:
+    global _console
+    if _console is None:
+        from rich.console import Console
+
+        _console = Console(stderr=True)
+    return _console
+
+
+def _lines(title: str, total: int | None, unit: str) -> Tick:
+    begun = last = time.monotonic()
+    done = 0
+
+    def tick(n: int) -> None:
+        nonlocal done, last
+        done += n
+        now = time.monotonic()
+        if now - last < SECONDS_BETWEEN_LINES or not done:
+            return
+        last = now
+        rate = done / (now - begun)
+        if total:
+            left = duration((total - done) / rate)
+            say(f"  {title}: {done:,} of {total:,} {unit}, {_rate(rate)}, {left} left")
+        else:
+            say(f"  {title}: {done:,} {unit}, {_rate(rate)}")
+
+    return tick
+
+
+def _rate(per_second: float) -> str:
+    return f"{per_second:,.1f}/s" if per_second >= 0.1 else f"{per_second * 60:,.1f}/min"
+
+
+@contextmanager
+def _terminal_bar(title: str, total: int | None, unit: str) -> Iterator[Tick]:
+    global _bars, _open
+    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+    from rich.text import Text
+
+    class Speed(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            speed = task.finished_speed or task.speed
+            return Text(_rate(speed) if speed else "")
+
+    class Done(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            of = f" of {task.total:,.0f}" if task.total else ""
+            return Text(f"{task.completed:,.0f}{of} {task.fields['unit']}" if task.completed or of else "")
+
+    if _bars is None:
+        _bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            Done(),
+            Speed(),
+            TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+            console=_stderr(),
+            transient=True,
+            speed_estimate_period=60,
+        )
+        _bars.start()
+    _open += 1
+    task = _bars.add_task(title, total=total, unit=unit)
+    shown = _bars
+    try:
+        yield lambda n: shown.advance(task, n)
+    finally:
+        shown.remove_task(task)
+        _open -= 1
+        if not _open:
+            shown.stop()
+            _bars = None

@@ -1,0 +1,30 @@
+"""A new project, copied from the example that ships with synthspec."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from synthspec.adapters import examples_folder
+from synthspec.errors import UserError
+from synthspec.spec import SPEC_FILE
+
+
+def create(folder: Path) -> Path:
+    """Copy the example project into a new or empty folder; return its spec file.
+
+    Raises:
+        UserError: the folder holds something already, or cannot be made.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file: name a new folder")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise UserError(f"the folder {folder} is not empty: name a new one")
+    source = examples_folder() / "desk"
+    try:
+        shutil.copytree(
+            source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("runs", "__pycache__", ".*")
+        )
+    except PermissionError as error:
+        raise UserError(f"{folder} cannot be written ({error.strerror}): name a folder of your own") from None
+    return folder / SPEC_FILE

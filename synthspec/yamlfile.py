@@ -1,0 +1,302 @@
+"""YAML that people write, checked against a model; every mistake gets its own line and says where it is."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import types
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from synthspec.errors import UserError
+
+MAX_BYTES = 10_000_000
+MAX_NODES = 200_000  # aliases are counted as often as they are used, so that few bytes cannot become many
+MAX_TOLD = 20  # mistakes told at once
+MAX_SHOWN = 60  # characters of a wrong value that a message repeats
+
+Model = TypeVar("Model", bound=BaseModel)
+Place = tuple[str | int, ...]
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Reads what JSON can say: a bare `no`, `12:30`, `007` or `2024-05-01` stays the text it looks like."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
+
+
+for _tag, _pattern, _first in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+]?(?:0|[1-9][0-9]*)", "-+0123456789"),
+    (
+        "float",
+        r"[-+]?(?:(?:0|[1-9][0-9]*)\.[0-9]*|\.[0-9]+|(?:0|[1-9][0-9]*))(?:[eE][-+]?[0-9]+)?",
+        "-+.0123456789",
+    ),
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_first))
+
+_JSON_TAGS = frozenset(
+    f"tag:yaml.org,2002:{tag}" for tag in ("bool", "int", "float", "null", "str", "seq", "map")
+)
+
+
+def load_yaml(path: Path, model: type[Model], *, root: Path | None = None) -> Model:
+    """Read a YAML file and check it against a pydantic model.
+
+    Args:
+        path: the file.
+        model: what it must hold.
+        root: the folder that the file may not lie outside of.
+
+    Raises:
+        UserError: the file is missing, too large, not YAML, or not what `model` describes; one line per
+            mistake, `FILE:LINE: field.path: what is wrong, what to write`.
+    """
+    if root is not None:
+        check_inside(root, path)
+    return parse_yaml(_read(path), path, model)
+
+
+def parse_yaml(text: str, path: Path, model: type[Model]) -> Model:
+    """Like `load_yaml`, for text that has been read already; `path` is for the messages."""
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            raise UserError(f"{path}: is empty; write at least the keys {_required(model)}")
+        lines: dict[Place, int] = {}
+        mistakes = list(islice(_walk(node, (), lines, [MAX_NODES], ()), MAX_TOLD))
+        if mistakes:
+            raise UserError("\n".join(dict.fromkeys(f"{path}:{line}: {what}" for line, what in mistakes)))
+        value = loader.construct_document(node)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{path}:{mark.line + 1}" if mark else f"{path}"
+        what = " ".join(str(error.problem or error.context or "cannot be read").split())
+        raise UserError(
+            f"{where}: is not YAML: {what}; check the indentation, colons and quotes here"
+        ) from None
+    except yaml.YAMLError as error:  # a character that YAML does not allow
+        what = " ".join(str(error).split())
+        raise UserError(f"{path}: is not YAML: {what}") from None
+    except RecursionError:
+        raise UserError(f"{path}: is nested too deeply to be read") from None
+    except ValueError as error:  # such as an integer of more digits than Python turns into a number
+        raise UserError(f"{path}: holds a value that cannot be read ({error})") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path}:1: must be a mapping of keys to values with at least {_required(model)}")
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+        told = dict.fromkeys(_sentence(model, lines, mistake) for mistake in found)
+        sentences = [f"{path}:{line}: {message}" for line, message in sorted(told)[:MAX_TOLD]]
+        raise UserError("\n".join(sentences)) from None
+
+
+def check_inside(root: Path, path: Path | str) -> Path:
+    """The absolute path that `path` (relative to `root`) means, which must lie inside `root`.
+
+    Raises:
+        UserError: it leads outside, by itself or through a link.
+    """
+    home = root.resolve()
+    found = (home / path).resolve()
+    if not found.is_relative_to(home):
+        raise UserError(f"the path {path} leads out of the project {home}: move what it names into the project")
+    return found
+
+
+def _read(path: Path) -> str:
+    try:
+        if path.is_dir():
+            raise UserError(f"{path}: is a folder; name the YAML file inside it")
+        if path.stat().st_size > MAX_BYTES:
+            raise UserError(f"{path}: is larger than {MAX_BYTES // 1_000_000} MB; split it into several files")
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file; check the path") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); check its permissions") from None
+
+
+def _walk(
+    node: yaml.Node, place: Place, lines: dict[Place, int], left: list[int], above: tuple[int, ...]
+) -> Iterator[tuple[int, str]]:
+    """Note the line of every place; yield (line, message) for what YAML allows and we do not."""
+    line = node.start_mark.line + 1
+    lines.setdefault(place, line)
+    left[0] -= 1
+    if left[0] < 0:
+        yield line, f"the file: holds more than {MAX_NODES:,} values; split it into several files"
+        return
+    if id(node) in above:
+        yield line, f"{_told(place)}: contains itself; write the value out"
+        return
+    if node.tag not in _JSON_TAGS:
+        yield (
+            line,
+            f"{_told(place)}: has the tag {node.tag}; write a plain text, number, list or mapping",
+        )
+    above = (*above, id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            yield from _walk(item, (*place, index), lines, left, above)
+    elif isinstance(node, yaml.MappingNode):
+        seen: dict[str, int] = {}
+        for key, item in node.value:
+            at = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                yield at, f"{_told(place)}: has a key that is not a text; write it in quotes"
+                continue
+            if key.tag != "tag:yaml.org,2002:str":
+                yield at, f"{_told((*place, key.value))}: the key is not a text; write it in quotes"
+                continue
+            if key.value in seen:
+                first = seen[key.value]
+                yield (
+                    at,
+                    f"{_told((*place, key.value))}: is given twice, first on line {first}; remove one",
+                )
+                continue
+            seen[key.value] = at
+            lines[(*place, key.value)] = at
+            yield from _walk(item, (*place, key.value), lines, left, above)
+
+
+def _told(place: Place) -> str:
+    """A place as a person writes it: `prompts[0].files`."""
+    text = ""
+    for part in place:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text or "the file"
+
+
+def _sentence(model: type[BaseModel], lines: dict[Place, int], mistake: ErrorDetails) -> tuple[int, str]:
+    """One mistake that pydantic found: its line, and `field.path: what is wrong, what to write`."""
+    place = _real_place(mistake["loc"], lines)
+    line = lines[place]
+    if mistake["type"] == "missing":
+        place = (*place, mistake["loc"][-1])
+    return line, f"{_told(place)}: {_problem(model, mistake)}"
+
+
+def _real_place(loc: Place, lines: dict[Place, int]) -> Place:
+    """Pydantic's location without the names of union members, which are not in the file."""
+    place: Place = ()
+    for part in loc:
+        if (*place, part) in lines:
+            place = (*place, part)
+    return place
+
+
+def _problem(model: type[BaseModel], mistake: ErrorDetails) -> str:
+    kind, context = mistake["type"], mistake.get("ctx", {})
+    shown = _shown(mistake.get("input"))
+    if kind == "missing":
+        about = _about(model, mistake["loc"])
+        return f"is missing; give {about}" if about else "is missing; write it"
+    if kind == "extra_forbidden":
+        return _unknown_key(model, mistake["loc"])
+    if kind == "literal_error":
+        allowed = re.findall(r"'([^']*)'", str(context.get("expected", "")))
+        close = difflib.get_close_matches(str(mistake.get("input")), allowed, 1, 0.6)
+        hint = f"did you mean {close[0]}?" if close else f"write {context.get('expected')}"
+        return f"{shown} is not possible here; {hint}"
+    if kind in ("value_error", "assertion_error"):
+        return re.sub(r"^(Value error|Assertion failed), ", "", mistake["msg"])
+    if kind == "string_pattern_mismatch" and context.get("pattern") == r"^[a-z0-9][a-z0-9_-]*$":
+        return f"{shown} is not a name; write small letters, digits, - and _, beginning with a letter or digit"
+    if kind in ("model_type", "dict_type", "model_attributes_type"):
+        return f"{shown} stands where a mapping of keys to values belongs"
+    if kind == "too_short" and context.get("min_length") == 1:
+        return "is empty; write at least one"
+    message = mistake["msg"]
+    message = message[:1].lower() + message[1:]
+    message = re.sub(r"^input should be ", "must be ", message)
+    message = message.replace("valid string", "text").replace("valid list", "list")
+    return f"{shown} is wrong here: it {message}" if message.startswith("must") else f"{shown}: {message}"
+
+
+def _shown(value: Any) -> str:
+    """A wrong value for a message; only scalars are repeated, and not at length."""
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return f"a list of {len(value)}"
+    if value is None:
+        return "an empty value"
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
+
+
+def _unknown_key(model: type[BaseModel], loc: Place) -> str:
+    known = sorted({name for part in _models_at(model, loc[:-1]) for name in _field_names(part)})
+    close = difflib.get_close_matches(str(loc[-1]), known, 1, 0.6)
+    if close:
+        return f"unknown key, did you mean {close[0]}?"
+    return f"unknown key; the keys here are {', '.join(known)}" if known else "unknown key, remove it"
+
+
+def _required(model: type[BaseModel]) -> str:
+    return ", ".join(info.alias or name for name, info in model.model_fields.items() if info.is_required())
+
+
+def _field_names(model: type[BaseModel]) -> list[str]:
+    return [info.alias or name for name, info in model.model_fields.items()]
+
+
+def _about(model: type[BaseModel], loc: Place) -> str:
+    """The description of the field at a place, for a message about its absence."""
+    for part in _models_at(model, loc[:-1]):
+        for name, info in part.model_fields.items():
+            if loc[-1] in (name, info.alias):
+                return str(info.description or "")
+    return ""
+
+
+def _models_at(model: type[BaseModel], loc: Place) -> list[type[BaseModel]]:
+    """The models that may stand at a place."""
+    found: list[Any] = [model]
+    for part in loc:
+        step = [inner for kind in found for inner in _inside(kind, part)]
+        # What names a member of a union leads nowhere; it narrows the choice instead.
+        found = step or [kind for kind in found if getattr(kind, "__name__", "") == part] or found
+    return [kind for kind in _members(found) if isinstance(kind, type) and issubclass(kind, BaseModel)]
+
+
+def _members(kinds: list[Any]) -> Iterator[Any]:
+    """Types with unions taken apart."""
+    for kind in kinds:
+        if get_origin(kind) in (Union, types.UnionType):
+            yield from _members(list(get_args(kind)))
+        elif hasattr(kind, "__metadata__"):
+            yield from _members([get_args(kind)[0]])
+        else:
+            yield kind
+
+
+def _inside(kind: Any, part: str | int) -> list[Any]:
+    """The types of what `part` names inside a value of a type."""
+    found: list[Any] = []
+    for member in _members([kind]):
+        origin, arguments = get_origin(member), get_args(member)
+        if isinstance(member, type) and issubclass(member, BaseModel):
+            found += [
+                info.annotation for name, info in member.model_fields.items() if part in (name, info.alias)
+            ]
+        elif origin in (list, tuple) and isinstance(part, int) and arguments:
+            found.append(arguments[0])
+        elif origin is dict and isinstance(part, str):
+            found.append(arguments[1])
+    return list(_members(found))

@@ -1,0 +1,33 @@
+"""The JSON Schemas in schemas/ are those of the models, and the shipped project keeps to them."""
+
+import json
+
+import jsonschema_rs
+import pytest
+import yaml
+
+from synthspec.adapters import examples_folder
+from synthspec.json_schemas import folder, schemas
+
+
+def test_schema_files_are_current():
+    wanted = schemas()
+    there = {path.name: path.read_text("utf-8") for path in folder().glob("*.json")}
+    assert sorted(there) == sorted(wanted)
+    stale = [name for name, text in wanted.items() if there[name] != text]
+    assert not stale, f"run `python -m synthspec.json_schemas`: {stale} are not current"
+
+
+@pytest.mark.parametrize("name", sorted(schemas()))
+def test_every_schema_is_one(name):
+    jsonschema_rs.validator_for(json.loads(schemas()[name]))
+
+
+def test_the_example_keeps_to_the_schemas():
+    desk = examples_folder() / "desk"
+    files = {"synthspec": [desk / "synthspec.yaml"], "grammar": sorted((desk / "grammars").glob("*.yaml"))}
+    for kind, paths in files.items():
+        validator = jsonschema_rs.validator_for(json.loads(schemas()[f"{kind}.schema.json"]))
+        assert paths
+        for path in paths:
+            assert validator.is_valid(yaml.safe_load(path.read_text("utf-8"))), path
