@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from safetensors.torch import save as to_bytes
 
 from synthspec.dflash.config import DrafterConfig, read_config
 from synthspec.dflash.model import Drafter
@@ -24,7 +25,7 @@ def save(drafter: Drafter, folder: Path) -> None:
         for name, tensor in drafter.state_dict().items()
     }
     with whole(folder / WEIGHTS) as part:
-        save_file(tensors, part, metadata={"format": "pt"})
+        part.write_bytes(to_bytes(tensors, metadata={"format": "pt"}))
     write_json(folder / "config.json", drafter.config.to_json())
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from synthspec.acceptance.compare import accept_len
-from synthspec.acceptance.measure import DEV, totals, trace
+from synthspec.acceptance.measure import totals, trace
 from synthspec.dflash.batches import Document
 from synthspec.dflash.checkpoint import check_fits, load, save
 from synthspec.dflash.features import extract
@@ -20,7 +20,7 @@ from synthspec.dflash.model import Drafter
 from synthspec.dflash.train import STATE, fit
 from synthspec.errors import UserError
 from synthspec.files import write_json
-from synthspec.samples.schema import read_rows
+from synthspec.samples.schema import DEV, read_rows
 from synthspec.spec import Train
 from synthspec.targets.load import Target
 

@@ -148,8 +148,9 @@ class Layer(nn.Module):
     def forward(
         self, x: Tensor, at: Tensor, cos: Tensor, sin: Tensor, context: KeysValues, seen: Tensor
     ) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), at, cos, sin, context, seen)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        mixed: Tensor = x + self.self_attn(self.input_layernorm(x), at, cos, sin, context, seen)
+        out: Tensor = mixed + self.mlp(self.post_attention_layernorm(mixed))
+        return out
 
 
 class Drafter(nn.Module):

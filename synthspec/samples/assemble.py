@@ -35,8 +35,8 @@ def assemble(
 
     In this order: repeats go (the same completion, or a near-twin, within the trained grammars, replay
     and each other set); held-out grammars and out-of-distribution sets are set apart; of the trained
-    grammars clusters of prompts are held out, some for `dev`, which chooses the checkpoint; of what is left, all that stands nearly verbatim in an
-    evaluation set goes; and replay fills its share.
+    grammars clusters of prompts are held out, some of them for `dev`, which chooses the checkpoint; of
+    what is left, all that stands nearly verbatim in an evaluation set goes; and replay fills its share.
 
     Args:
         samples: rows of `SAMPLES` of all purposes.

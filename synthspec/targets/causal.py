@@ -79,8 +79,9 @@ class CausalModel:
     @torch.no_grad()
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., hidden] → [..., vocabulary], in the model's dtype."""
-        logits: Tensor = self.head(hidden)
-        return logits
+        # A view with gaps would make the product copy the head once a row; rows laid out flat never do.
+        logits: Tensor = self.head(hidden.reshape(-1, hidden.shape[-1]))
+        return logits.view(*hidden.shape[:-1], -1)
 
 
 class _capture:

@@ -217,7 +217,7 @@ class Target:
         """Compiles the grammars' constraints for this target's tokenizer."""
         from synthspec.grammar.constraint import TokenConstraints
 
-        return TokenConstraints(self.tokenizer)
+        return TokenConstraints(self.tokenizer, self.stop_ids)
 
 
 _IDENTITY = ("model", "revision", "weights_sha256", "tokenizer_sha256", "template_sha256", "dtype")
