@@ -36,8 +36,7 @@ class Norm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         wide = x.float()
         wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        normed: Tensor = self.weight * wide.to(x.dtype)
-        return normed
+        return (self.weight * wide).to(x.dtype)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

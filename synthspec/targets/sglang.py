@@ -14,6 +14,8 @@ from synthspec.targets.load import Target
 
 AT_ONCE = 16  # requests in flight at each server
 TRIES = 3
+# Words, digits, spaces, accents, an emoji and JSON: tokenizers and templates that differ split it apart.
+PROBE = 'Prüfung 1234567  of\ttokens 🙂: {"key": [1.5, null]}\n'
 
 
 def sampling(row: dict[str, Any]) -> dict[str, Any]:
@@ -55,14 +57,15 @@ async def _ask_all(batch: Sequence[dict[str, Any]], target: Target) -> list[tupl
 
 
 async def _check(client: httpx.AsyncClient, url: str, target: Target) -> None:
-    """Refuse a server whose vocabulary or context is not the target's."""
-    info = await _call(client, "GET", f"{url}/get_model_info", None)
-    told = info.get("model_path", "")
-    size = info.get("vocab_size", target.description["vocab_size"])
-    if size != target.description["vocab_size"]:
+    """Refuse a server that does not read a conversation as the same token ids as the spec's target."""
+    messages = [{"role": "user", "content": PROBE}]
+    told = await _call(client, "POST", f"{url}/tokenize", {"messages": messages})
+    ours = target.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    if told.get("tokens") != ours:
+        info = await _call(client, "GET", f"{url}/model_info", None)
         raise UserError(
-            f"target.urls: the server {url} holds {told} with a vocabulary of {size}, the spec's target "
-            f"{target.description['model']} has {target.description['vocab_size']}: start it with that model"
+            f"target.urls: the server {url} serves {info.get('model_path')}, whose tokenizer or chat "
+            f"template is not that of {target.description['model']}: start it with the spec's target"
         )
 
 

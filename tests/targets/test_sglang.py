@@ -15,8 +15,6 @@ from synthspec.grammar.constraint import Constraint
 from synthspec.targets import sglang
 from synthspec.targets.sglang import ask_workers
 
-VOCABULARY = 97
-
 
 class Server(ThreadingHTTPServer):
     daemon_threads = True
@@ -25,7 +23,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.asked: list[dict] = []
         self.failures = 0
-        self.vocabulary = VOCABULARY
+        self.offset = 0
         self.garbled = False
 
     @property
@@ -47,10 +45,14 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def do_GET(self) -> None:
-        self.answer({"model_path": "some/model", "vocab_size": self.server.vocabulary})
+        self.answer({"model_path": "some/model"})
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path == "/tokenize":
+            (message,) = body["messages"]
+            self.answer({"tokens": [ord(char) + self.server.offset for char in message["content"]]})
+            return
         if self.server.failures:
             self.server.failures -= 1
             self.answer({}, 503)
@@ -82,8 +84,12 @@ def _no_waiting(monkeypatch):
 
 
 def target(*urls: str) -> SimpleNamespace:
+    """A target whose tokens are characters."""
+    tokenizer = SimpleNamespace(
+        apply_chat_template=lambda messages, **_: [ord(char) for char in messages[0]["content"]]
+    )
     return SimpleNamespace(
-        settings=SimpleNamespace(urls=list(urls)), description={"vocab_size": VOCABULARY, "model": "some/model"}
+        settings=SimpleNamespace(urls=list(urls)), description={"model": "our/model"}, tokenizer=tokenizer
     )
 
 
@@ -129,8 +135,10 @@ def test_a_server_that_is_not_there_stops_the_run_in_words():
 
 
 def test_another_model_is_refused(server):
-    server.vocabulary = 1234
-    with pytest.raises(UserError, match="vocabulary of 1234"):
+    server.offset = 1
+    with pytest.raises(
+        UserError, match="serves some/model, whose tokenizer or chat template is not that of our"
+    ):
         ask_workers([row(1)], target(server.url))
 
 
