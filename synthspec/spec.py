@@ -12,6 +12,7 @@ from synthspec.yamlfile import check_inside, load_yaml, parse_yaml
 
 SPEC_FILE = "synthspec.yaml"
 
+RESERVED = ("train", "dev", "heldout_prompts", "replay")  # sets that synthspec itself makes
 Share = Annotated[float, Field(ge=0, lt=1)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
 
@@ -105,7 +106,9 @@ class Train(Part):
     anchors: int = Field(24, ge=1, description="blocks drawn from each sample")
     learning_rate: float = Field(1e-3, gt=0)
     warmup: Share = Field(0.04, description="share of the steps")
-    loss_gamma: float = Field(4.0, gt=0, description="decay of the loss over the block: exp(-(k-1)/gamma)")
+    loss_gamma: float | None = Field(
+        None, gt=0, description="decay of the loss over the block, exp(-(k-1)/gamma); by default by its size"
+    )
     checkpoint_every: int = Field(50, ge=1, description="steps")
 
 
@@ -148,6 +151,12 @@ class Spec(Part):
             if name not in names:
                 raise ValueError(f"there is no prompt source '{name}'; there are {', '.join(names)}")
         for ood in self.ood:
+            if ood.name in RESERVED or ood.name.startswith("grammar_"):
+                raise ValueError(
+                    f"an out-of-distribution set cannot be called '{ood.name}': choose another name"
+                )
+            if sum(other.name == ood.name for other in self.ood) > 1:
+                raise ValueError(f"two out-of-distribution sets are called '{ood.name}': rename one")
             if ood.source in asked or sum(other.source == ood.source for other in self.ood) > 1:
                 raise ValueError(f"the source '{ood.source}' of the set '{ood.name}' is used elsewhere too")
         return self

@@ -76,7 +76,7 @@ def summarise(rows: Sequence[Row], traces: Sequence[Trace], target: Target, bloc
         "accept_len": estimate.value,
         "ci95": [estimate.low, estimate.high],
         "by_position": [float((per_step >= k).mean()) for k in range(1, block_size)],
-        "by_span": _by_span(rows, traces, target),
+        "by_span": _by_span(rows, traces, target, block_size),
         "by_grammar": {
             name: accept_len(accepted[which], steps[which]) for name, which in sorted(by_grammar.items())
         },
@@ -85,14 +85,17 @@ def summarise(rows: Sequence[Row], traces: Sequence[Trace], target: Target, bloc
     }
 
 
-def _by_span(rows: Sequence[Row], traces: Sequence[Trace], target: Target) -> dict[str, dict[str, int]]:
+def _by_span(
+    rows: Sequence[Row], traces: Sequence[Trace], target: Target, block_size: int
+) -> dict[str, dict[str, int]]:
     counts = {kind: {"accepted": 0, "proposed": 0} for kind in SPAN_KINDS}
     for row, one in zip(rows, traces, strict=True):
         kinds: list[str] = []
         for kind, start, end in label(row["constraint"], one.ids, target.tokenizer):
             kinds += [kind] * (end - start)
         for place, agreed in zip(one.places, one.accepted, strict=True):
-            for k, kind in enumerate(kinds[place : place + agreed + 1]):
+            looked_at = min(agreed + 1, block_size - 1)  # the accepted drafts and the first refused one
+            for k, kind in enumerate(kinds[place : place + looked_at]):
                 counts[kind]["proposed"] += 1
                 counts[kind]["accepted"] += k < agreed
     return {kind: count for kind, count in counts.items() if count["proposed"]}

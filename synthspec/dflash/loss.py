@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +18,11 @@ def decay(block_size: int, gamma: float) -> Tensor:
     """
     k = torch.arange(1, block_size, dtype=torch.float32)
     return torch.exp(-(k - 1) / gamma)
+
+
+def usual_gamma(block_size: int) -> float:
+    """The decay that suits a block: 4, 5 and 7 at sizes 8, 10 and 16 (DFlash, section 4), between them linear."""
+    return float(np.interp(block_size, [8, 10, 16], [4.0, 5.0, 7.0]))
 
 
 class _HeadCrossEntropy(torch.autograd.Function):

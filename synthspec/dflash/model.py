@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -173,6 +174,13 @@ class Drafter(nn.Module):
             rope_parameters=dict(config.rope_parameters),
         )
         self.rotary = Qwen3RotaryEmbedding(rotary)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Drafter:
+        """Move or cast the weights, but never round the rotary frequencies: at position 300 a frequency in
+        bfloat16 is off by half a radian."""
+        super()._apply(fn, recurse)
+        self.rotary = Qwen3RotaryEmbedding(self.rotary.config).to(self.fc.weight.device)
+        return self
 
     def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """int64 [B, T] → cos and sin [B, T, R] in float32."""

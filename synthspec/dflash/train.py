@@ -15,7 +15,7 @@ from torch import Tensor
 
 from synthspec.dflash.batches import Batch, Document, assemble, documents_of_step
 from synthspec.dflash.features import Features
-from synthspec.dflash.loss import decay, head_cross_entropy
+from synthspec.dflash.loss import decay, head_cross_entropy, usual_gamma
 from synthspec.dflash.model import Drafter
 from synthspec.files import whole
 from synthspec.spec import Train
@@ -88,7 +88,8 @@ def fit(
         One entry a checkpoint, and one for step 0: `step`, `loss` and `first_guess` (means since the
         entry before), and `accept_len` from `evaluate`.
     """
-    weights = decay(drafter.config.block_size, settings.loss_gamma)
+    block_size = drafter.config.block_size
+    weights = decay(block_size, settings.loss_gamma or usual_gamma(block_size))
     optimizer = torch.optim.AdamW(
         drafter.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0
     )
@@ -108,7 +109,7 @@ def fit(
             features,
             chosen,
             anchors=settings.anchors,
-            block_size=drafter.config.block_size,
+            block_size=block_size,
             decay=weights,
             seed=seed,
             step=step,
