@@ -1,3 +1,16 @@
 """synthspec: train a fast drafter for production traffic without looking at it."""
 
+import os
+
 __version__ = "0.1.0"
+
+# Read once by libraries that are imported later; what the person has set stays.  Nothing calls home, and
+# threads that wait sleep: on shared cores, spinning ones slow each other down several times.
+for _name, _value in {
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_UPDATE_DOWNLOAD_COUNTS": "0",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+}.items():
+    os.environ.setdefault(_name, _value)

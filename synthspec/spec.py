@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from synthspec.errors import UserError
 from synthspec.yamlfile import check_inside, load_yaml, parse_yaml
@@ -36,6 +36,13 @@ class Target(Part):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     urls: list[str] = Field(default=[], description="SGLang servers, for kind sglang")
     batch_rows: int = Field(64, ge=1, le=4096, description="rows generated together")
+
+    @field_validator("urls")
+    @classmethod
+    def _no_secrets_in_urls(cls, urls: list[str]) -> list[str]:
+        if any("@" in url for url in urls):
+            raise ValueError("an address may not hold a user name or key, since addresses appear in messages")
+        return urls
 
     @model_validator(mode="after")
     def _urls_belong_to_sglang(self) -> Target:

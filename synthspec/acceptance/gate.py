@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 from synthspec.acceptance.compare import Estimate, requests_to_settle
@@ -22,7 +23,7 @@ ADVICE = {
 }
 
 
-def decide(acceptance: dict[str, Any], rules: Gate) -> dict[str, Any]:
+def decide(acceptance: dict[str, Any], rules: Gate, wanted: Collection[str] = ()) -> dict[str, Any]:
     """Apply the rules of the spec to the measured sets.
 
     Differences are acceptance lengths, trained minus start, in tokens a verification step. A set passes
@@ -34,6 +35,7 @@ def decide(acceptance: dict[str, Any], rules: Gate) -> dict[str, Any]:
         acceptance: `acceptance.json`; only `name`, `kind`, `requests`, `start` and `difference` of its sets
             are read.
         rules: the `gate` part of the spec.
+        wanted: names of sets that must have been measured; one that is missing refuses.
 
     Returns:
         `passed`; `reasons`, sentences in the order of the sets; `failed`, those of them that refuse;
@@ -55,6 +57,13 @@ def decide(acceptance: dict[str, Any], rules: Gate) -> dict[str, Any]:
         refuse(
             f"{IN_DOMAIN} failed: no held-out prompts of the trained grammars were measured, so nothing "
             "shows that training helped; set holdout.prompts above 0 and run again."
+        )
+    missing = set(wanted) - {measured["name"] for measured in acceptance["sets"]} - {IN_DOMAIN}
+    for name in sorted(missing):
+        verdicts[name] = False
+        refuse(
+            f"{name} failed: none of its requests has a valid answer, so nothing shows whether it got worse; "
+            "look at ledger.json, or take the set out of the spec."
         )
     for measured in acceptance["sets"]:
         before = len(failed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -36,6 +36,9 @@ class Batch:
     at: Tensor  # int64 [B, N, S], their positions
     seen: Tensor  # bool [B, N, T]
     weights: Tensor  # float32 [B, N, S − 1], 0 where there is nothing to guess
+
+    def to(self, device: torch.device) -> Batch:
+        return Batch(*(getattr(self, field.name).to(device) for field in fields(self)))
 
 
 def documents_of_step(count: int, batch: int, step: int, seed: int) -> list[int]:

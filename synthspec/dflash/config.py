@@ -90,9 +90,14 @@ def read_config(folder: Path) -> DrafterConfig:
     if not isinstance(raw, dict) or "DFlashDraftModel" not in (raw.get("architectures") or []):
         raise UserError(f"{path}: architectures does not name DFlashDraftModel, so this is no DFlash drafter")
     raw = raw | (raw.get("dflash_config") or {})
+    for key, usual in _UNSUPPORTED.items():
+        if raw.get(key, usual) not in (usual, None):
+            raise UserError(f"{path}: {key} is {raw[key]}; this drafter's arithmetic knows only {usual}")
     layers = raw.get("num_hidden_layers", 0)
     rope = raw.get("rope_parameters") or {"rope_type": "default"} | (raw.get("rope_scaling") or {})
     rope.setdefault("rope_theta", raw.get("rope_theta"))
+    if not rope["rope_theta"]:
+        raise UserError(f"{path}: the field rope_theta is missing")
     try:
         config = DrafterConfig(
             **{key: int(raw[key]) for key in _WHOLE},
@@ -112,6 +117,19 @@ def read_config(folder: Path) -> DrafterConfig:
     return config
 
 
+# Fields that change what an engine computes, and the only value that the model here computes with.  To
+# read past another value would train one drafter and serve a different one.
+_UNSUPPORTED = {
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "partial_rotary_factor": 1.0,
+    "rope_dim": None,
+    "rope_is_neox_style": True,
+    "use_gemma_norm": False,
+    "is_causal": False,
+    "attention_value_scale": None,
+    "attention_sink": False,
+}
 _WHOLE = (
     "hidden_size",
     "intermediate_size",

@@ -58,17 +58,15 @@ class Trace:
 class _DrafterCache:
     """Context keys and values of every drafter layer for a batch, by position."""
 
-    def __init__(self, drafter: Drafter, rows: int, capacity: int, dtype: torch.dtype) -> None:
+    def __init__(self, drafter: Drafter, rows: int, capacity: int, like: Tensor) -> None:
         config = drafter.config
         shape = (rows, config.num_key_value_heads, capacity, config.head_dim)
         self.drafter = drafter
-        self.layers: list[KeysValues] = [
-            (torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype)) for _ in drafter.layers
-        ]
+        self.layers: list[KeysValues] = [(like.new_zeros(shape), like.new_zeros(shape)) for _ in drafter.layers]
 
     def add(self, features: Tensor, positions: Tensor) -> None:
         """Write features [rows, tokens, K·H] at positions int64 [rows, tokens]."""
-        index = torch.arange(len(positions))[:, None]
+        index = torch.arange(len(positions), device=positions.device)[:, None]
         for (keys, values), (new_keys, new_values) in zip(
             self.layers, self.drafter.inject(features, positions), strict=True
         ):
@@ -98,7 +96,7 @@ def decode(
     Under a constraint the target chooses among allowed tokens only; drafts are not constrained.
 
     Args:
-        drafter: in the target's dtype.
+        drafter: in the target's dtype, on its device.
         tick: called with the number of requests that have ended.
     """
     taps, size, mask_id = (
@@ -110,8 +108,9 @@ def decode(
     cache = model.new_cache(capacity)
     hidden, tapped = prefill(model, [ask.ids for ask in asks], cache, taps)
     assert tapped is not None
-    memory = _DrafterCache(drafter, len(asks), capacity, model.dtype)
-    memory.add(tapped, torch.arange(tapped.shape[1]).expand(len(asks), -1))
+    device = model.device
+    memory = _DrafterCache(drafter, len(asks), capacity, tapped)
+    memory.add(tapped, torch.arange(tapped.shape[1], device=device).expand(len(asks), -1))
     stop = frozenset(stop_ids)
     traces = [Trace() for _ in asks]
     live = list(range(len(asks)))
@@ -121,24 +120,24 @@ def decode(
     for trace, ask, (token,) in zip(traces, asks, first, strict=True):
         _extend(trace, ask, [token], stop)
 
-    offsets = torch.arange(size)
+    offsets = torch.arange(size, device=device)
     while True:
         kept = [i for i, row in enumerate(live) if not traces[row].finish_reason]
         if len(kept) < len(live):
             tick(len(live) - len(kept))
             if not kept:
                 return traces
-            rows = torch.tensor(kept)
+            rows = torch.tensor(kept, device=device)
             cache.select(rows)
             memory.select(rows)
             live = [live[i] for i in kept]
         # The last known token stands at position p; the target has not read it yet.
-        p = torch.tensor([len(asks[row].ids) + len(traces[row].ids) - 1 for row in live])
+        p = torch.tensor([len(asks[row].ids) + len(traces[row].ids) - 1 for row in live], device=device)
         at = p[:, None] + offsets  # [rows, S]
-        block = torch.full((len(live), size), mask_id)
-        block[:, 0] = torch.tensor([traces[row].ids[-1] for row in live])
+        block = torch.full((len(live), size), mask_id, device=device)
+        block[:, 0] = torch.tensor([traces[row].ids[-1] for row in live], device=device)
         span = int(p.max())
-        seen = torch.arange(span) < p[:, None]  # [rows, T]
+        seen = torch.arange(span, device=device) < p[:, None]  # [rows, T]
         guesses = drafter(model.embedding(block)[:, None], at[:, None], memory.until(span), seen[:, None])
         block[:, 1:] = model.logits(guesses[:, 0, 1:]).argmax(-1)
         hidden, tapped = model.forward(block, at, cache, taps)

@@ -21,7 +21,7 @@ def decay(block_size: int, gamma: float) -> Tensor:
 
 
 def usual_gamma(block_size: int) -> float:
-    """The decay that suits a block: 4, 5 and 7 at sizes 8, 10 and 16 (DFlash, section 4), between them linear."""
+    """The decay γ for a block size: 4, 5 and 7 at 8, 10 and 16 (DFlash, section 4), linear between them."""
     return float(np.interp(block_size, [8, 10, 16], [4.0, 5.0, 7.0]))
 
 

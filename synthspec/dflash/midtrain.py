@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import shutil
 from collections.abc import Callable, Sequence
 from importlib.resources import files
@@ -11,8 +12,6 @@ from typing import Any
 
 import torch
 
-from synthspec.acceptance.compare import accept_len
-from synthspec.acceptance.measure import totals, trace
 from synthspec.dflash.batches import Document
 from synthspec.dflash.checkpoint import check_fits, load, save
 from synthspec.dflash.features import extract
@@ -20,11 +19,12 @@ from synthspec.dflash.model import Drafter
 from synthspec.dflash.train import STATE, fit
 from synthspec.errors import UserError
 from synthspec.files import write_json
-from synthspec.samples.schema import DEV, read_rows
+from synthspec.samples.schema import read_rows
 from synthspec.spec import Train
 from synthspec.targets.load import Target
 
 Row = dict[str, Any]
+FEATURES = "features.bin"
 TOLERANCE = 0.05  # how far general acceptance may fall at a checkpoint that is chosen
 
 
@@ -102,33 +102,59 @@ def choose(log: Sequence[Row]) -> int:
 
 def midtrain(
     trainset: Path,
-    sets: Path,
     target: Target,
     settings: Train,
     out: Path,
     seed: int,
     *,
     root: Path | None = None,
+    evaluate: Callable[[Drafter], dict[str, float]] | None = None,
     tick: Callable[[int], None] = lambda n: None,
+    reading: Callable[[int], None] = lambda n: None,
 ) -> Row:
     """Mid-train the starting drafter on a training set and keep its best checkpoint.
 
-    At each checkpoint the drafter decodes the requests of `sets/dev.parquet` with the target, and that
-    acceptance decides, never the loss.  Killed and started again, it goes on from its last checkpoint.
+    Measured acceptance chooses it, never the loss.  Killed and started again, training goes on from its
+    last checkpoint.
 
     Args:
         trainset: `train.parquet`, rows of `samples.schema.SAMPLES`.
         out: gets `final/`, the chosen drafter, and `log.json`.
+        evaluate: acceptance lengths, `in_domain` and `general`, of a drafter in the target's dtype on
+            requests of its own; called at each checkpoint.
         tick: called with the number of steps done.
+        reading: called with the number of samples whose features have been read.
 
     Returns:
-        `steps` as `train.fit` logs them, with acceptance lengths `in_domain` and `general`, and
-        `chosen_step`.
+        `steps` as `train.fit` logs them, and `chosen_step`.
 
     Raises:
         UserError: as `read_documents` and `load_start`, or the set was made by another target.
         Stopped: the disk is full.
     """
+    done = out / "log.json"
+    if not done.exists():
+        _train(trainset, target, settings, out, seed, root, evaluate, tick, reading)
+    for path in (out / FEATURES, out / STATE):
+        path.unlink(missing_ok=True)
+    for folder in out.glob("step-*"):
+        shutil.rmtree(folder)
+    result: Row = json.loads(done.read_text(encoding="utf-8"))
+    return result
+
+
+def _train(
+    trainset: Path,
+    target: Target,
+    settings: Train,
+    out: Path,
+    seed: int,
+    root: Path | None,
+    evaluate: Callable[[Drafter], dict[str, float]] | None,
+    tick: Callable[[int], None],
+    reading: Callable[[int], None],
+) -> None:
+    """Train, choose, and write `final/`; `log.json` is written last and says that all is there."""
     rows = read_rows(trainset)
     drafter = load_start(settings, target, root)
     config = drafter.config
@@ -139,42 +165,27 @@ def midtrain(
             f"{trainset} was answered by another target ({', '.join(sorted(others))}) than the spec's "
             f"({target.fingerprint}): generate it again, or set target back to what it was"
         )
-    dev_path = sets / f"{DEV}.parquet"
-    dev = read_rows(dev_path) if dev_path.exists() else []
+    model = target.model
+    drafter = drafter.to(model.device)
 
-    def evaluate(current: Drafter) -> dict[str, float]:
-        return acceptance(dev, target, copy.deepcopy(current).to(target.model.dtype))
+    def served(current: Drafter) -> dict[str, float]:
+        assert evaluate is not None
+        return evaluate(copy.deepcopy(current).to(model.dtype))
 
-    store = out / "features.bin"
     texts = [row["input_ids"] for row in rows]
-    features = extract(target.model, texts, config.target_layer_ids, store)
+    features = extract(model, texts, config.target_layer_ids, out / FEATURES, reading)
     log = fit(
         drafter,
-        target.model,
+        model,
         documents,
         features,
         settings,
         out,
         seed,
-        evaluate=evaluate if dev else None,
+        evaluate=served if evaluate else None,
         keep=lambda current, step: save(current, out / f"step-{step:06}"),
         tick=tick,
     )
     chosen = choose(log)
     save(load(out / f"step-{chosen:06}"), out / "final")
-    result = {"steps": log, "chosen_step": chosen}
-    write_json(out / "log.json", result)
-    for path in (store, out / STATE):
-        path.unlink(missing_ok=True)
-    for folder in out.glob("step-*"):
-        shutil.rmtree(folder)
-    return result
-
-
-def acceptance(dev: Sequence[Row], target: Target, drafter: Drafter) -> dict[str, float]:
-    """Acceptance length on the dev requests: `in_domain` (with a grammar) and `general` (replay)."""
-    parts = {
-        "in_domain": [row for row in dev if row["grammar"]],
-        "general": [row for row in dev if not row["grammar"]],
-    }
-    return {name: accept_len(*totals(trace(rows, target, drafter))) for name, rows in parts.items() if rows}
+    write_json(out / "log.json", {"steps": log, "chosen_step": chosen})

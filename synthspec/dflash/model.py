@@ -11,13 +11,12 @@ whole block.  The output at offset j predicts the token at position p + j.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import silu
+from torch.nn.functional import scaled_dot_product_attention, silu
 from transformers import Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
@@ -79,9 +78,6 @@ class Attention(nn.Module):
     ) -> Tensor:
         """One attention over all blocks of a batch.
 
-        The softmax runs over context and block together, but the products are taken apart: a block
-        never meets another block's tokens, so nothing is computed only to be masked.
-
         Args:
             x: block states [B, N, S, H].
             at: int64 [B, N, S], the positions of the block's tokens.
@@ -93,34 +89,33 @@ class Attention(nn.Module):
             [B, N, S, H].
         """
         rows, blocks, size, _ = x.shape
+        flat = x.flatten(1, 2), cos.flatten(1, 2), sin.flatten(1, 2)
+        queries = self.q_norm(self.q_proj(flat[0]).unflatten(-1, (self.heads, self.width)))
+        queries = rotate(queries, flat[1][:, :, None], flat[2][:, :, None]).transpose(1, 2)  # [B, A, N·S, D]
+        # Query heads that share a key head become further queries of it, so that no key is copied.
         group = self.heads // self.kv_heads
-        queries = self.q_norm(self.q_proj(x).unflatten(-1, (self.heads, self.width)))  # [B, N, S, A, D]
-        queries = rotate(queries, cos[..., None, :], sin[..., None, :])
-        queries = queries.unflatten(-2, (self.kv_heads, group)) / math.sqrt(self.width)
-        queries = queries.permute(0, 3, 1, 4, 2, 5)  # [B, G, N, A/G, S, D]
-        flat = (rows * blocks, size)
-        keys, values = self.keys_values(x.reshape(*flat, -1), cos.reshape(*flat, -1), sin.reshape(*flat, -1))
-        keys = keys.unflatten(0, (rows, blocks)).transpose(1, 2)[:, :, :, None]  # [B, G, N, 1, S, D]
-        values = values.unflatten(0, (rows, blocks)).transpose(1, 2)[:, :, :, None]
-        context_keys, context_values = context
-
-        long = queries.flatten(2, 4) @ context_keys.transpose(-1, -2)  # [B, G, N·A/G·S, T]
-        long = long.unflatten(2, (blocks, group, size))
-        near = queries @ keys.transpose(-1, -2)  # [B, G, N, A/G, S, S]
-        visible = seen[:, None, :, None, None, :]
-        if self.window is not None:
-            slots = torch.arange(seen.shape[-1], device=x.device)
-            fresh = slots > at[..., None] - self.window  # [B, N, S, T]
-            visible = visible & fresh[:, None, :, None]
-            causal = torch.ones(size, size, dtype=torch.bool, device=x.device).tril()
-            near = near.masked_fill(~causal, float("-inf"))
-        long = long.masked_fill(~visible, float("-inf"))
-        weights = torch.cat([long, near], -1).float().softmax(-1).to(values.dtype)
-        long, near = weights.split([long.shape[-1], size], -1)
-        out = (long.flatten(2, 4) @ context_values).unflatten(2, (blocks, group, size)) + near @ values
-        out = out.permute(0, 2, 4, 1, 3, 5).flatten(-3)  # [B, N, S, A·D]
-        mixed: Tensor = self.o_proj(out)
+        queries = queries.reshape(rows, self.kv_heads, group * blocks * size, self.width)
+        own_keys, own_values = self.keys_values(*flat)
+        keys = torch.cat([context[0], own_keys], 2)  # [B, G, T + N·S, D]
+        values = torch.cat([context[1], own_values], 2)
+        mask = self._visible(at, seen).repeat(1, 1, group, 1)
+        out = scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+        out = out.reshape(rows, self.heads, blocks * size, self.width).transpose(1, 2)
+        mixed: Tensor = self.o_proj(out.flatten(2).unflatten(1, (blocks, size)))
         return mixed
+
+    def _visible(self, at: Tensor, seen: Tensor) -> Tensor:
+        """bool [B, 1, N·S, T + N·S]: the context before the anchor, and the tokens of the own block."""
+        rows, blocks, size = at.shape
+        context = seen[:, :, None].expand(-1, -1, size, -1)  # [B, N, S, T]
+        within = torch.ones(size, size, dtype=torch.bool, device=at.device)
+        if self.window is not None:
+            slots = torch.arange(seen.shape[-1], device=at.device)
+            context = context & (slots > at[..., None] - self.window)
+            within = within.tril()
+        same = torch.eye(blocks, dtype=torch.bool, device=at.device)
+        own = (same[:, None, :, None] & within[None, :, None, :]).flatten(2)  # [N, S, N·S]
+        return torch.cat([context, own.expand(rows, -1, -1, -1)], -1).flatten(1, 2)[:, None]
 
 
 class Mlp(nn.Module):

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from synthspec.dflash.batches import Batch, Document, assemble, documents_of_step
@@ -114,7 +115,7 @@ def fit(
             seed=seed,
             step=step,
         )
-        loss, right = block_loss(drafter, model, batch)
+        loss, right = block_loss(drafter, model, batch.to(model.device))
         optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(drafter.parameters(), 1.0)
@@ -144,7 +145,8 @@ def _save_state(drafter: Drafter, optimizer: torch.optim.AdamW, log: list[dict[s
         for key, value in optimizer.state[parameter].items():
             tensors[f"{key}.{name}"] = value.detach()
     with whole(out / STATE) as part:
-        save_file({name: t.contiguous() for name, t in tensors.items()}, part, {"log": json.dumps(log)})
+        flat = {name: tensor.to("cpu").contiguous() for name, tensor in tensors.items()}
+        part.write_bytes(to_bytes(flat, {"log": json.dumps(log)}))
 
 
 def _resume(drafter: Drafter, optimizer: torch.optim.AdamW, out: Path) -> list[dict[str, Any]]:
@@ -159,5 +161,9 @@ def _resume(drafter: Drafter, optimizer: torch.optim.AdamW, out: Path) -> list[d
         for name, parameter in drafter.named_parameters():
             parameter.copy_(tensors[f"weight.{name}"])
             keys = ("step", "exp_avg", "exp_avg_sq")
-            optimizer.state[parameter] = {key: tensors[f"{key}.{name}"] for key in keys}
+            state = {key: tensors[f"{key}.{name}"] for key in keys}
+            # The step count stays on the CPU, as the optimizer keeps it.
+            optimizer.state[parameter] = {
+                key: value if key == "step" else value.to(parameter.device) for key, value in state.items()
+            }
     return log

@@ -94,6 +94,8 @@ class TokenConstraint:
         After the end token only end tokens are allowed; columns behind the tokenizer's last token never.
         """
         words = bitmask[row]
+        if len(words) < self._words:
+            raise ValueError(f"a bitmask of {len(words)} words is too small for {self._words}")
         words[self._words :] = 0
         if self._ended:
             words.zero_()

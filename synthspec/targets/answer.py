@@ -45,9 +45,14 @@ def answer(
         Stopped: the disk is full, or no worker is left.
         UserError: the target cannot be loaded.
     """
-    for number, batch in enumerate(shards(requests, target.settings.batch_rows)):
-        name = content_id(target.fingerprint, [row["id"] for row in batch])
-        path = folder / f"{number:05}-{name}.parquet"
+    planned = {
+        folder / f"{number:05}-{content_id(target.fingerprint, [row['id'] for row in batch])}.parquet": batch
+        for number, batch in enumerate(shards(requests, target.settings.batch_rows))
+    }
+    # Shards of another target or batch size would be answers to the same requests once more.
+    for path in set(folder.glob("*.parquet")) - planned.keys():
+        path.unlink()
+    for path, batch in planned.items():
         if not path.exists():
             answers = ask(batch, target)
             write_rows(

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from synthspec.errors import UserError
 from synthspec.targets.ragged import ATTENTION, RaggedCache
 
 
@@ -16,11 +17,15 @@ class CausalModel:
     """The parts of a transformers causal model that generating and drafting need.
 
     Args:
-        model: any decoder-only `AutoModelForCausalLM`; its attention is switched to one that reads a
-            `RaggedCache`.
+        model: a decoder-only `AutoModelForCausalLM` with plain softmax attention, over all tokens or a
+            sliding window; its attention is switched to one that reads a `RaggedCache`.
+
+    Raises:
+        UserError: its attention needs more than that.
     """
 
     def __init__(self, model: Any) -> None:
+        _refuse_other_attention(model.config.get_text_config())
         model.set_attn_implementation(ATTENTION)
         self.model = model.eval().requires_grad_(False)
         self.config = model.config.get_text_config()
@@ -57,12 +62,12 @@ class CausalModel:
         """
         mask = cache.aim(positions)
         window = getattr(self.config, "sliding_window", None)
-        kinds = set(getattr(self.config, "layer_types", None) or ["full_attention"])
+        kinds = getattr(self.config, "layer_types", None)
         masks: Any = mask
-        if window and kinds != {"full_attention"}:
+        if window and kinds != ["full_attention"] * len(self.layers):
             slots = torch.arange(cache.span, device=positions.device)
-            near = (slots > positions[:, :, None] - window)[:, None]
-            masks = {"full_attention": mask, "sliding_attention": mask & near}
+            near = mask & (slots > positions[:, :, None] - window)[:, None]
+            masks = {"full_attention": mask, "sliding_attention": near} if kinds else near
         found: dict[int, Tensor] = {}
         with ExitStack() as hooks:
             for tap in taps:
@@ -82,6 +87,18 @@ class CausalModel:
         # A view with gaps would make the product copy the head once a row; rows laid out flat never do.
         logits: Tensor = self.head(hidden.reshape(-1, hidden.shape[-1]))
         return logits.view(*hidden.shape[:-1], -1)
+
+
+def _refuse_other_attention(config: Any) -> None:
+    """Attention with sinks, capped scores, chunks or linear layers would run here and be silently wrong."""
+    kinds = set(getattr(config, "layer_types", None) or []) - {"full_attention", "sliding_attention"}
+    capped = getattr(config, "attn_logit_softcapping", None)
+    if kinds or capped or config.model_type == "gpt_oss":
+        what = ", ".join(sorted(kinds)) or ("capped scores" if capped else "attention sinks")
+        raise UserError(
+            f"target.model: {config.model_type} attends with {what}, which the target in this process cannot "
+            "do: serve it with SGLang and set target.kind to sglang"
+        )
 
 
 class _capture:

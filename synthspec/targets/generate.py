@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -165,9 +166,8 @@ def mask_logits(logits: Tensor, bitmask: Tensor) -> None:
 
     Args:
         logits: [rows, vocabulary].
-        bitmask: int32 [rows, ⌈vocabulary / 32⌉], little end first.
+        bitmask: int32 [rows, ⌈vocabulary / 32⌉] on the CPU, little end first.
     """
-    shifts = torch.arange(32, dtype=torch.int32)
-    bits = (bitmask[:, :, None] >> shifts) & 1
-    allowed = bits.flatten(1)[:, : logits.shape[-1]].bool().to(logits.device)
-    logits.masked_fill_(~allowed, float("-inf"))
+    forbidden = np.unpackbits(~bitmask.numpy().view(np.uint8), axis=1, bitorder="little")
+    mask = torch.from_numpy(forbidden[:, : logits.shape[-1]]).view(torch.bool)
+    logits.masked_fill_(mask.to(logits.device), float("-inf"))

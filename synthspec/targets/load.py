@@ -6,6 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,15 @@ from synthspec import spec
 from synthspec.errors import UserError
 from synthspec.files import canonical
 from synthspec.targets import smollm2
+
+
+# Two targets that agree in these, and in the versions below, write the same answers.
+IDENTITY = ("model", "revision", "weights_sha256", "tokenizer_sha256", "template_sha256", "dtype", "device")
+
+
+def versions() -> list[str]:
+    """The libraries whose arithmetic and grammars an answer depends on, with their versions."""
+    return [f"{name} {metadata.version(name)}" for name in ("torch", "transformers", "llguidance")]
 
 
 @dataclass(frozen=True)
@@ -80,7 +90,7 @@ def describe_target(target: spec.Target, root: Path | None = None) -> dict[str, 
     """What identifies a target and how big it is, without reading its weights.
 
     Returns:
-        `model`, `revision`, `weights_sha256`, `tokenizer_sha256`, `template_sha256`, `dtype`,
+        `model`, `revision`, `weights_sha256`, `tokenizer_sha256`, `template_sha256`, `dtype`, `device`,
         `parameters`, `bytes_needed`, `vocab_size`, `max_positions`, `layers`, `hidden_size`.
 
     Raises:
@@ -107,6 +117,7 @@ def describe_target(target: spec.Target, root: Path | None = None) -> dict[str, 
         "tokenizer_sha256": _digest(tokenizer.backend_tokenizer.to_str()),
         "template_sha256": _digest(tokenizer.chat_template),
         "dtype": str(dtype).removeprefix("torch."),
+        "device": choose_device(target).type,
         "parameters": parameters,
         "bytes_needed": parameters * dtype.itemsize,
         "vocab_size": text.vocab_size,
@@ -172,13 +183,8 @@ class Target:
     @cached_property
     def fingerprint(self) -> str:
         """Changes whenever the answers could: weights, tokenizer, template, dtype, or versions."""
-        import llguidance
-        import torch
-        import transformers
-
-        versions = [torch.__version__, transformers.__version__, llguidance.__version__]
-        facts = {key: self.description[key] for key in _IDENTITY}
-        return hashlib.sha256(canonical([facts, versions, self.settings.kind]).encode()).hexdigest()[:16]
+        facts = {key: self.description[key] for key in IDENTITY}
+        return hashlib.sha256(canonical([facts, versions(), self.settings.kind]).encode()).hexdigest()[:16]
 
     @cached_property
     def stop_ids(self) -> list[int]:
@@ -220,19 +226,16 @@ class Target:
         return TokenConstraints(self.tokenizer, self.stop_ids)
 
 
-_IDENTITY = ("model", "revision", "weights_sha256", "tokenizer_sha256", "template_sha256", "dtype")
-
-
 def load_target(settings: spec.Target, root: Path | None = None) -> Target:
     return Target(settings, root)
 
 
 def _weights_digest(place: Place) -> str | None:
-    """Of a folder's weight files: their names, sizes, and first and last mebibyte; a hub has commits."""
+    """Of a folder's weights and settings: names, sizes, and first and last mebibyte; a hub has commits."""
     if place.folder is None:
         return None
     digest = hashlib.sha256()
-    for path in sorted(place.folder.glob("*.safetensors")):
+    for path in sorted([*place.folder.glob("*.safetensors"), *place.folder.glob("*config.json")]):
         size = path.stat().st_size
         digest.update(json.dumps([path.name, size]).encode())
         with path.open("rb") as stream:

@@ -95,5 +95,8 @@ async def _call(client: httpx.AsyncClient, method: str, url: str, body: Any) -> 
             return found
         problem = f"it answered {response.status_code}"
         if response.status_code < 500 and response.status_code not in (408, 429):
-            break
+            raise UserError(
+                f"target.urls: the server {url} refused the request with {response.status_code}: "
+                "is it SGLang 0.5.23 or newer, started with the spec's target and a long enough context?"
+            )
     raise Stopped(f"the server {url} failed: {problem}; bring it up, then run the same command again")

@@ -9,6 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from synthspec.errors import Stopped, UserError
 from synthspec.files import file_digest
 
@@ -58,10 +60,10 @@ def folder() -> Path:
         try:
             _convert(gguf, part)
             part.replace(place)
-        except OSError as error:
+        except (OSError, SafetensorError) as error:
             if not place.exists():  # another process may have been faster
                 raise Stopped(
-                    f"the model cannot be written to {place} ({error.strerror}): make room there, "
+                    f"the model cannot be written to {place} ({type(error).__name__}): make room there, "
                     "or set SYNTHSPEC_CACHE to another folder"
                 ) from None
         finally:

@@ -13,11 +13,11 @@ from synthspec.targets.causal import CausalModel
 VOCABULARY, MASK = 97, 96
 
 
-def tiny_llama(seed: int = 0) -> LlamaForCausalLM:
+def tiny_llama(seed: int = 0, vocab_size: int = VOCABULARY, hidden_size: int = 32) -> LlamaForCausalLM:
     torch.manual_seed(seed)
     config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
         intermediate_size=48,
         num_hidden_layers=6,
         num_attention_heads=4,

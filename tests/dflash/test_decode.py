@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 
-from synthspec.dflash import decode as decoding
 from synthspec.dflash.decode import SpeculativeAsk, decode
+from synthspec.dflash.model import Drafter
+from synthspec.grammar.constraint import Constraint, TokenConstraints
+from synthspec.targets.causal import CausalModel
 from synthspec.targets.generate import Ask, generate
-from tests.dflash.conftest import VOCABULARY
+from tests.dflash.conftest import drafter_config, tiny_llama
 
 PROMPTS = [[1, 5, 9, 7], [1, 5, 9, 7, 30, 31, 32], [1, 5], [1, 44, 45, 46, 47, 48]]
 
@@ -58,36 +62,86 @@ def test_steps_account_for_every_token(model, drafter):
         assert written >= len(trace.ids) > written - drafter.config.block_size
 
 
-def test_a_drafter_that_knows_the_answer_is_accepted_whole(model, drafter, monkeypatch):
-    """Feed the true continuation as drafts: every full block must be accepted, and the text not change."""
-    plain = generate(model, [Ask(PROMPTS[0], 33)], stop_ids=[])[0].ids
-    place = 1
+def knowing(model, drafter, monkeypatch, prompt: int, truth: list[int], wrong_at: set[int]) -> None:
+    """Make the drafter draft the true continuation, but for the answer's places in `wrong_at`.
 
-    def oracle(block, at, context, seen):
-        nonlocal place
-        start = int(at[0, 0, 0]) - len(PROMPTS[0]) + 1
-        truth = (plain + [0] * 8)[start : start + 3]
-        hidden = torch.zeros(1, 1, 4, 32)
-        # Hidden states that the head turns into the wanted tokens.
-        target = torch.linalg.pinv(model.head.weight)
-        for j, token in enumerate(truth):
-            wanted = torch.full((VOCABULARY,), -1.0)
-            wanted[token] = 1e3
-            hidden[0, 0, j + 1] = target @ wanted
-        place = start
+    The hidden state of a token is its own row of the head, which no other row matches better.
+    """
+    size = drafter.config.block_size
+
+    def forward(block, at, context, seen):
+        rows = block.shape[0]
+        assert rows == 1
+        next_place = int(at[0, 0, 0]) - prompt + 1
+        hidden = torch.zeros(1, 1, size, block.shape[-1])
+        for j in range(size - 1):
+            place = next_place + j
+            token = truth[place] if place < len(truth) else 0
+            if place in wrong_at:
+                token = (token + 2) % 90
+            hidden[0, 0, j + 1] = model.head.weight[token]
         return hidden
 
-    monkeypatch.setattr(drafter, "forward", oracle)
-    (trace,) = decode(model, drafter, [SpeculativeAsk(PROMPTS[0], 33)], stop_ids=[])
-    assert trace.ids == plain
-    assert trace.accepted == [3] * 8
+    monkeypatch.setattr(drafter, "forward", forward)
+
+
+@pytest.mark.parametrize("constrained", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_drafts_right_and_wrong_change_the_steps_but_never_the_text(
+    model, drafter, monkeypatch, constrained, seed
+):
+    rule = OnlyEven if constrained else lambda: None
+    prompt = PROMPTS[seed]
+    plain = generate(model, [Ask(prompt, 40, rule())], stop_ids=[2])[0]
+    dice = random.Random(seed)
+    wrong = {place for place in range(60) if dice.random() < 0.3}
+    knowing(model, drafter, monkeypatch, len(prompt), plain.ids, wrong)
+    constraint = rule()
+    (trace,) = decode(model, drafter, [SpeculativeAsk(prompt, 40, constraint)], stop_ids=[2])
+    assert trace.ids == plain.ids
+    assert trace.finish_reason == plain.finish_reason
+    for place, agreed in zip(trace.places, trace.accepted, strict=True):
+        right = 0
+        while right < 3 and place + right not in wrong and place + right < len(plain.ids):
+            right += 1
+        if place + right < len(plain.ids):
+            assert agreed == right
+    assert max(trace.accepted) == 3
 
 
 def test_accepted_counts_are_not_cut_by_the_longest_length(model, drafter, monkeypatch):
-    """τ counts agreement before the answer is trimmed."""
-    seen = []
-    original = decoding._choose
-    monkeypatch.setattr(decoding, "_choose", lambda *args: seen.append(original(*args)) or seen[-1])
+    """τ counts agreement before the answer is trimmed: 1 + 4 tokens, then 2 of the next 4 are kept."""
+    truth = generate(model, [Ask(PROMPTS[0], 20)], stop_ids=[])[0].ids
+    knowing(model, drafter, monkeypatch, len(PROMPTS[0]), truth, set())
     (trace,) = decode(model, drafter, [SpeculativeAsk(PROMPTS[0], 7)], stop_ids=[])
-    assert trace.accepted == [len(chosen[0]) - 1 for chosen in seen[1:]]
-    assert len(trace.ids) == 7
+    assert trace.ids == truth[:7]
+    assert trace.accepted == [3, 3]
+
+
+def test_a_real_grammar_is_followed_through_accepted_and_refused_drafts(smollm2_tokenizer, monkeypatch):
+    """A tiny random target under a JSON schema, drafts half right: the text is that of plain decoding."""
+    schema = {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "maxLength": 12},
+            "nights": {"type": "integer", "maximum": 30},
+        },
+        "required": ["city", "nights"],
+        "additionalProperties": False,
+    }
+    constraint = Constraint("<call>", schema, "</call>").to_json()
+    model = CausalModel(tiny_llama(vocab_size=49152, hidden_size=64))
+    torch.manual_seed(3)
+    drafter = Drafter(drafter_config(vocab_size=49152, hidden_size=64, mask_token_id=16))
+    constraints = TokenConstraints(smollm2_tokenizer)
+    stop = [smollm2_tokenizer.eos_token_id]
+    prompt = smollm2_tokenizer("Two nights in Oslo, please.").input_ids
+    (plain,) = generate(model, [Ask(prompt, 80, constraints.compile(constraint))], stop_ids=stop)
+    assert plain.finish_reason == "stop"
+    for wrong in (set(), {3, 4, 9, 15}, set(range(0, 80, 2))):
+        knowing(model, drafter, monkeypatch, len(prompt), plain.ids, wrong)
+        ask = SpeculativeAsk(prompt, 80, constraints.compile(constraint))
+        (trace,) = decode(model, drafter, [ask], stop_ids=stop)
+        assert trace.ids == plain.ids
+        if not wrong:
+            assert trace.accepted[:-1] == [3] * (len(trace.accepted) - 1)

