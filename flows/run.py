@@ -8,7 +8,7 @@ from synthspec.flows import check as checking
 from synthspec.flows import produce as producing
 from synthspec.flows import train as training
 from synthspec.flows.tasks import opened
-from synthspec.stages import discard, require, span
+from synthspec.stages import renew, require, span
 
 
 @flow(name="run", persist_result=False, log_prints=False)
@@ -26,7 +26,8 @@ def run(
         runs: where run folders are; by default beside the spec.
         first: stage to start at; those before it must be done.
         last: stage to stop after.
-        fresh: stage whose files, and those of all later stages, are thrown away before.
+        fresh: stage whose files, and those of all later stages, are thrown away before, if nothing that the
+            person wrote stands against doing them again.
 
     Raises:
         UserError: something that the person wrote is wrong.
@@ -34,10 +35,10 @@ def run(
     """
     names = span(first, last)
     with opened(path, runs) as opened_run:
-        if fresh:
-            discard(opened_run, fresh)
         if first:
             require(opened_run, first)
+        if fresh:
+            renew(opened_run, fresh, first)
         folder = str(opened_run.folder)
         produced = [name for name in producing.STAGES if name in names]
         if produced:

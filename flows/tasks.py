@@ -13,6 +13,8 @@ from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
 from synthspec import stages
+from synthspec.errors import SynthspecError
+from synthspec.failures import Unexpected
 from synthspec.ledger import Counts
 from synthspec.run import Run, locked, open_run
 
@@ -27,12 +29,14 @@ def opened(path: str, runs: str | None) -> Iterator[Run]:
     Raises:
         UserError: as `open_run` and `locked`.
     """
-    run = _open.get(path) or open_run(Path(path), Path(runs) if runs else None)
+    where = Path(path), Path(runs) if runs else None
+    run = _open.get(path) or open_run(*where)
     key = str(run.folder)
     with locked(run.folder):
         outer = key not in _open
         if outer:
-            _open[key] = run
+            # Another process may have worked on it until now.
+            run = _open[key] = open_run(*where)
         try:
             yield run
         finally:
@@ -44,7 +48,13 @@ def _task_of(stage: stages.Stage) -> Any:
     @task(name=stage.name, description=stage.does, cache_policy=NO_CACHE, persist_result=False)
     def do(run_folder: str) -> None:
         run = _open[run_folder]
-        counts = stages.execute(run, stage.name)
+        try:
+            counts = stages.execute(run, stage.name)
+        except SynthspecError:
+            raise
+        except Exception as error:
+            # Prefect keeps the texts of exceptions, and those of libraries may quote rows.
+            raise Unexpected(error) from None
         get_run_logger().info("%s: %s", stage.name, stages.told(counts))
         _publish(run, stage.name, counts)
 

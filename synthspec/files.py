@@ -31,13 +31,6 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def folder_digest(folder: Path, pattern: str = "*") -> str:
-    """One digest of the names and contents of all files below a folder."""
-    files = sorted(path for path in folder.rglob(pattern) if path.is_file())
-    named = {str(path.relative_to(folder)): file_digest(path) for path in files}
-    return hashlib.sha256(canonical(named).encode()).hexdigest()
-
-
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
     """Give a path beside `path` to write to; on success it takes `path`'s place, on failure it goes.

@@ -12,11 +12,12 @@ def ship_anyway(run: Run) -> None:
     """Export a drafter that the gate refused, and write down that a person wanted it so."""
     acceptance = adapters.read_acceptance(run)
     gate = acceptance["gate"]
-    if gate["passed"] or gate["overridden"]:
+    if gate["passed"] or (gate["overridden"] and adapters.exported(run)):
         return
     gate = {**gate, "overridden": True}
-    adapters.export(run, gate)
+    # In this order: killed in between, no export is there without a word on who wanted it.
     adapters.write_acceptance(run, {**acceptance, "gate": gate})
+    adapters.export(run, gate)
     record = run.manifest.stages["check"]
     files = sorted(file for file in run.path("export").rglob("*") if file.is_file())
     record.outputs = {file.relative_to(run.folder).as_posix(): file_digest(file) for file in files}
@@ -30,7 +31,7 @@ def raise_if_refused(run: Run) -> None:
         GateRefused: it did not pass.
     """
     gate = adapters.read_acceptance(run)["gate"]
-    if gate["passed"] or gate["overridden"]:
+    if gate["passed"] or (gate["overridden"] and adapters.exported(run)):
         return
     reasons = " ".join(gate.get("failed") or gate["reasons"])
     page = run.path("report.html")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,7 @@ def schemas() -> dict[str, str]:
 
 def folder() -> Path:
     """Where the schema files are."""
-    package = Path(__file__).parent
-    installed = package / "schemas"
-    return installed if installed.is_dir() else package.parent / "schemas"
+    return Path(str(files("synthspec.schemas")))
 
 
 if __name__ == "__main__":

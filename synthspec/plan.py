@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -78,7 +80,7 @@ def make_plan(path: Path, runs: Path | None = None) -> Plan:
             mistakes.append(str(error))
             return None
 
-    grammars = list((tried(lambda: adapters.project_grammars(spec, run.root)) or {}).values())
+    grammars = tried(lambda: adapters.project_grammars(spec, run.root)) or []
     for source in spec.prompts:
         for label, file in (tried(partial(adapters.source_files, source, run.root)) or {}).items():
             if not file.is_file():
@@ -100,7 +102,7 @@ def make_plan(path: Path, runs: Path | None = None) -> Plan:
         notes.append(f"plan does not read hub datasets ({', '.join(unread)}): it takes every quota as filled")
         requests = _guessed(run, grammars)
     assert requests is not None
-    notes += _shortfalls(run, requests)
+    notes += _shortfalls(run, requests, [grammar.name for grammar in grammars])
     if changed := first_difference(run):
         notes.append(f"it would be refused as it is: {changed}")
     by_grammar: dict[str, int] = {}
@@ -112,7 +114,7 @@ def make_plan(path: Path, runs: Path | None = None) -> Plan:
     sizes = _sizes(run, requests)
     with progress.bar("measuring this machine", None, ""):
         minutes = _minutes(run, target, drafter, sizes, _products_per_second(target["dtype"]))
-    disk = _disk(target, drafter, sizes)
+    disk = _disk(run, drafter, sizes)
     free = shutil.disk_usage(_existing_parent(run.folder)).free
     if disk > free:
         raise UserError(
@@ -224,24 +226,34 @@ def _guessed(run: Run, grammars: list[Any]) -> list[Row]:
         row = {"purpose": "replay", "grammar": None, "max_new_tokens": spec.replay.max_new_tokens}
         rows += [{**row, "prompt_ids": ids}] * wanted
     for ood in spec.ood:
-        row = {"purpose": "ood", "grammar": None, "max_new_tokens": ood.max_new_tokens}
+        row = {"purpose": "ood", "grammar": None, "set": ood.name, "max_new_tokens": ood.max_new_tokens}
         rows += [{**row, "prompt_ids": ids}] * ood.requests
     return rows
 
 
-def _shortfalls(run: Run, requests: list[Row]) -> list[str]:
-    """Sets that will be too small for the gate to say anything about."""
-    least = run.spec.gate.min_requests
-    counted: dict[str, int] = dict.fromkeys(run.spec.holdout.grammars, 0)
-    counted.update({ood.name: 0 for ood in run.spec.ood})
-    for row in requests:
-        for name in (row["grammar"], row.get("set")):
-            if name in counted:
-                counted[name] += 1
-    return [
-        f"only {n} requests for {name}, and the gate wants {least} (gate.min_requests)"
-        for name, n in counted.items()
-        if n < least and any("set" in row for row in requests)
+def _shortfalls(run: Run, requests: list[Row], grammars: list[str]) -> list[str]:
+    """Grammars that nothing will be trained on, and sets too small for the gate to say anything about."""
+    holdout, least = run.spec.holdout, run.spec.gate.min_requests
+    rows = Counter(row["grammar"] for row in requests)
+    trained = [name for name in grammars if name not in holdout.grammars]
+    notes = [
+        f"no prompt goes to the grammar {name}, so nothing is trained on it: write what its prompts are about "
+        "(match.about), or add a source with such prompts"
+        for name in trained
+        if not rows[name]
+    ]
+    # As the stage assemble splits; what it drops as repeats makes the sets smaller still.
+    sets = {
+        "heldout_prompts": sum(
+            min(math.ceil(holdout.prompts * rows[name]), holdout.requests) for name in trained
+        ),
+        **{f"grammar_{name}": min(rows[name], holdout.requests) for name in holdout.grammars},
+        **{ood.name: sum(row.get("set") == ood.name for row in requests) for ood in run.spec.ood},
+    }
+    return notes + [
+        f"the set {name} will have {n} requests at most, and the gate wants {least} (gate.min_requests)"
+        for name, n in sets.items()
+        if n < least
     ]
 
 
@@ -320,13 +332,17 @@ def _minutes(run: Run, target: Row, drafter: Any, sizes: dict[str, int], speed: 
     return {name: round(value, 1) for name, value in minutes.items()}
 
 
-def _disk(target: Row, drafter: Any, sizes: dict[str, int]) -> int:
-    """Bytes that the run folder holds at its largest: tables, features of training, optimizer state, export."""
+def _disk(run: Run, drafter: Any, sizes: dict[str, int]) -> int:
+    """Bytes that the run folder holds at its largest: tables, features of training, optimizer state, the
+    drafter after every so many steps, export."""
+    from synthspec.dflash.features import size_in_bytes
+
     tables = 6 * (sizes["prompt"] + sizes["completion"])
-    features = 2 * sizes["trained"] * len(drafter.target_layer_ids) * drafter.hidden_size
+    features = size_in_bytes(sizes["trained"], len(drafter.target_layer_ids), drafter.hidden_size)
     layer = drafter.hidden_size * (3 * drafter.intermediate_size + 4 * drafter.hidden_size)
     parameters = drafter.num_hidden_layers * layer + drafter.hidden_size**2 * len(drafter.target_layer_ids)
-    return int(tables + features + parameters * (12 + 2 * 4))
+    checkpoints = math.ceil(run.spec.train.steps / run.spec.train.checkpoint_every)
+    return int(tables + features + parameters * (12 + 2 * 4 + 2 * checkpoints))
 
 
 def _existing_parent(folder: Path) -> Path:

@@ -21,7 +21,8 @@ def make_preview(path: Path, n: int) -> list[Row]:
 
     Returns:
         One object a request: `grammar`, `prompt`, `source`, `licence`, `messages`, `slots`, `completion`
-        (text), `state`, `finish_reason`, `tokens` and `spans`, a list of `kind` and `text`.
+        (text), `state`, `reason` (why it is not kept, else empty), `finish_reason`, `tokens` and `spans`,
+        a list of `kind` and `text`.
 
     Raises:
         UserError: the spec, a grammar, a source or the target is not as it must be.
@@ -34,7 +35,7 @@ def make_preview(path: Path, n: int) -> list[Row]:
 
     run = open_run(path)
     spec = run.spec
-    grammars = {grammar.name: grammar for grammar in adapters.project_grammars(spec, run.root).values()}
+    grammars = {grammar.name: grammar for grammar in adapters.project_grammars(spec, run.root)}
     prompts: dict[str, Row] = {}
     seen: set[str] = set()
     with progress.bar("reading the prompts", None, "prompts") as tick:
@@ -55,9 +56,9 @@ def make_preview(path: Path, n: int) -> list[Row]:
     with progress.bar("the target answers", len(requests), "requests") as tick:
         for name, group in groupby(requests, _by_grammar):
             batch = list(group)
-            for request, (ids, reason) in zip(batch, ask(batch, target), strict=True):
-                completion = {"id": content_id(request["id"], ids), "ids": ids, "finish_reason": reason}
-                state, spans = conform(request, completion, grammars[name], tokenizer)
+            for request, (ids, finish_reason) in zip(batch, ask(batch, target), strict=True):
+                completion = {"id": content_id(request["id"], ids), "ids": ids, "finish_reason": finish_reason}
+                verdict = conform(request, completion, grammars[name], tokenizer)
                 prompt = prompts[request["prompt_id"]]
                 shown.append(
                     {
@@ -68,12 +69,13 @@ def make_preview(path: Path, n: int) -> list[Row]:
                         "messages": json.loads(request["messages"]),
                         "slots": json.loads(request["slots"]),
                         "completion": tokenizer.decode(ids),
-                        "state": state,
-                        "finish_reason": reason,
+                        "state": verdict.state,
+                        "reason": verdict.reason,
+                        "finish_reason": finish_reason,
                         "tokens": len(ids),
                         "spans": [
                             {"kind": kind, "text": tokenizer.decode(ids[start:end])}
-                            for kind, start, end in spans
+                            for kind, start, end in verdict.spans
                         ],
                     }
                 )
@@ -100,7 +102,8 @@ def page(requests: list[Row]) -> Any:
         for message in request["messages"]:
             parts.append(Text(f"{message['role']}:", style="bold"))
             parts.append(Text(message["content"]))
-        parts.append(Text(f"the target, {request['tokens']} tokens, {request['state']}:", style="bold"))
+        why = f", because {request['reason']}" if request["reason"] else ""
+        parts.append(Text(f"the target, {request['tokens']} tokens, {request['state']}{why}:", style="bold"))
         answer = Text()
         for span in request["spans"]:
             answer.append(span["text"], style=STYLES[span["kind"]])

@@ -34,13 +34,14 @@ def say(text: str, style: str | None = None) -> None:
 
 
 @contextmanager
-def bar(title: str, total: int | None, unit: str) -> Iterator[Tick]:
+def bar(title: str, total: int | None, unit: str, *, resumes: bool = False) -> Iterator[Tick]:
     """Show how far some work is while the context is open.
 
     Args:
         title: what is done.
         total: units to do, or None where nobody can know.
         unit: what is counted, in the plural.
+        resumes: the first tick tells what was done at an earlier time: it says nothing about the speed.
 
     Yields:
         A function to call with the number of units that have just been done.
@@ -48,10 +49,10 @@ def bar(title: str, total: int | None, unit: str) -> Iterator[Tick]:
     if _quiet:
         yield lambda n: None
     elif _stderr().is_terminal:
-        with _terminal_bar(title, total, unit) as tick:
+        with _terminal_bar(title, total, unit, resumes) as tick:
             yield tick
     else:
-        yield _lines(title, total, unit)
+        yield _lines(title, total, unit, resumes)
 
 
 def duration(seconds: float) -> str:
@@ -73,18 +74,20 @@ def _stderr() -> Console:
     return _console
 
 
-def _lines(title: str, total: int | None, unit: str) -> Tick:
+def _lines(title: str, total: int | None, unit: str, resumes: bool) -> Tick:
     begun = last = time.monotonic()
-    done = 0
+    done = before = 0
 
     def tick(n: int) -> None:
-        nonlocal done, last
+        nonlocal begun, done, before, last, resumes
         done += n
         now = time.monotonic()
-        if now - last < SECONDS_BETWEEN_LINES or not done:
+        if resumes:
+            resumes, before, begun, last = False, n, now, now
+        if now - last < SECONDS_BETWEEN_LINES or done == before:
             return
         last = now
-        rate = done / (now - begun)
+        rate = (done - before) / (now - begun)
         if total:
             left = duration((total - done) / rate)
             say(f"  {title}: {done:,} of {total:,} {unit}, {_rate(rate)}, {left} left")
@@ -99,7 +102,7 @@ def _rate(per_second: float) -> str:
 
 
 @contextmanager
-def _terminal_bar(title: str, total: int | None, unit: str) -> Iterator[Tick]:
+def _terminal_bar(title: str, total: int | None, unit: str, resumes: bool) -> Iterator[Tick]:
     global _bars, _open
     from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
     from rich.text import Text
@@ -129,8 +132,17 @@ def _terminal_bar(title: str, total: int | None, unit: str) -> Iterator[Tick]:
     _open += 1
     task = _bars.add_task(title, total=total, unit=unit)
     shown = _bars
+
+    def tick(n: int) -> None:
+        nonlocal resumes
+        if resumes:
+            resumes = False
+            shown.reset(task, completed=n)
+        else:
+            shown.advance(task, n)
+
     try:
-        yield lambda n: shown.advance(task, n)
+        yield tick
     finally:
         shown.remove_task(task)
         _open -= 1

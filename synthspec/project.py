@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from importlib.resources import files
 from pathlib import Path
 
-from synthspec.adapters import examples_folder
 from synthspec.errors import UserError
 from synthspec.spec import SPEC_FILE
 
@@ -20,7 +20,7 @@ def create(folder: Path) -> Path:
         raise UserError(f"{folder} is a file: name a new folder")
     if folder.is_dir() and any(folder.iterdir()):
         raise UserError(f"the folder {folder} is not empty: name a new one")
-    source = examples_folder() / "desk"
+    source = Path(str(files("synthspec.examples"))) / "desk"
     try:
         shutil.copytree(
             source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("runs", "__pycache__", ".*")

@@ -86,7 +86,7 @@ def _generate(run: Run) -> Settings:
     asked = run.spec.target.model_dump(mode="json", include={"kind", "dtype", "device", "batch_rows"})
     return {
         "target": {**asked, **adapters.target_facts(run)},
-        "grammar_backend": adapters.grammar_backend(),
+        "versions": adapters.versions(),
     }
 
 
@@ -250,13 +250,7 @@ def execute(run: Run, name: str) -> Counts:
         UserError: an earlier stage is not done, or this one was done with other settings or inputs.
     """
     stage = stage_named(name)
-    before = NAMES[: NAMES.index(name)]
-    for earlier in before:
-        if not _finished(run, earlier):
-            raise UserError(
-                f"run {run.name}: stage {name} needs stage {earlier}, which is not done: run the spec, or "
-                f"start --from {earlier}"
-            )
+    _after_all_before(run, stage)
     record = _record(run, stage)
     old = run.manifest.stages.get(name)
     if old is not None and old.fingerprint != record.fingerprint:
@@ -304,9 +298,21 @@ def is_done(run: Run, name: str) -> bool:
     return all(run.path(file).exists() for file in record.outputs)
 
 
-def _finished(run: Run, name: str) -> bool:
-    record = run.manifest.stages.get(name)
-    return bool(record and record.finished)
+def _after_all_before(run: Run, stage: Stage) -> tuple[Stage, ...]:
+    """The stages before one, all finished.
+
+    Raises:
+        UserError: one is not.
+    """
+    before = STAGES[: NAMES.index(stage.name)]
+    for earlier in before:
+        record = run.manifest.stages.get(earlier.name)
+        if record is None or not record.finished:
+            raise UserError(
+                f"run {run.name}: stage {stage.name} cannot start, because stage {earlier.name} is not done: "
+                f"run the spec, or start --from {earlier.name}"
+            )
+    return before
 
 
 def require(run: Run, first: str) -> None:
@@ -318,22 +324,21 @@ def require(run: Run, first: str) -> None:
     Raises:
         UserError: an earlier stage is not finished, or was done with other settings.
     """
-    for stage in STAGES[: NAMES.index(stage_named(first).name)]:
-        record = run.manifest.stages.get(stage.name)
-        if record is None or not record.finished:
-            raise UserError(
-                f"run {run.name}: stage {first} cannot start, because stage {stage.name} is not done: "
-                f"run the spec, or start --from {stage.name}"
-            )
+    for stage in _after_all_before(run, stage_named(first)):
+        record = run.manifest.stages[stage.name]
         settings = _as_json(stage.settings(run))
         if record.settings != settings:
             new = record.model_copy(update={"settings": settings, "code": stage.code})
             raise UserError(_difference(run, stage, record, new))
 
 
-def first_difference(run: Run) -> str | None:
-    """What a run would refuse: how the first stage that no longer fits was done, or None."""
-    for stage in STAGES:
+def first_difference(run: Run, before: str | None = None) -> str | None:
+    """What a run would refuse: how the first stage that no longer fits was done, or None.
+
+    Args:
+        before: look only at the stages before this one.
+    """
+    for stage in STAGES[: NAMES.index(before) if before else len(STAGES)]:
         old = run.manifest.stages.get(stage.name)
         if old is None or not is_done(run, stage.name):
             return None
@@ -343,6 +348,31 @@ def first_difference(run: Run) -> str | None:
         if old.fingerprint != new.fingerprint:
             return _difference(run, stage, old, new)
     return None
+
+
+def renew(run: Run, fresh: str, first: str | None = None) -> None:
+    """Remove what a stage and all later ones made, but only if nothing stands against doing them again.
+
+    Args:
+        fresh: the stage.
+        first: where the run starts, if not at its beginning.
+
+    Raises:
+        UserError: the run would be refused all the same; nothing is removed.
+    """
+    stage = stage_named(fresh)
+    if first is None:
+        if changed := first_difference(run, before=fresh):
+            raise UserError(changed)
+        adapters.project_grammars(run.spec, run.root)
+    elif NAMES.index(fresh) < NAMES.index(first):
+        raise UserError(
+            f"--fresh {fresh} throws away what --from {first} starts from: start --from {fresh}, or leave "
+            "--from out"
+        )
+    if all(is_done(run, name) for name in NAMES[: NAMES.index(fresh)]):
+        _record(run, stage)  # what it reads from outside is there
+    discard(run, fresh)
 
 
 def discard(run: Run, first: str) -> None:

@@ -175,7 +175,10 @@ def test_the_unexpected_goes_into_a_file_without_values(capsys, tmp_path, monkey
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
     def explode(secret):
-        raise ZeroDivisionError("division by zero")
+        try:
+            {}[secret]
+        finally:
+            raise ZeroDivisionError(secret)
 
     with pytest.raises(ZeroDivisionError) as caught:
         explode(" ".join(["4111"] + ["1111"] * 3))
@@ -184,8 +187,10 @@ def test_the_unexpected_goes_into_a_file_without_values(capsys, tmp_path, monkey
     assert len(told.splitlines()) == 1
     (file,) = tmp_path.glob("synthspec-crash-*.txt")
     assert str(file) in told
-    assert "explode" in file.read_text()
+    for said in ("explode", "ZeroDivisionError", "KeyError"):
+        assert said in file.read_text()
     assert "4111 1111" not in file.read_text()
+    assert "4111 1111" not in told
 
 
 @pytest.mark.slow

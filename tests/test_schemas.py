@@ -1,12 +1,13 @@
 """The JSON Schemas in schemas/ are those of the models, and the shipped project keeps to them."""
 
 import json
+from importlib.resources import files
+from pathlib import Path
 
 import jsonschema_rs
 import pytest
 import yaml
 
-from synthspec.adapters import examples_folder
 from synthspec.json_schemas import folder, schemas
 
 
@@ -24,9 +25,9 @@ def test_every_schema_is_one(name):
 
 
 def test_the_example_keeps_to_the_schemas():
-    desk = examples_folder() / "desk"
-    files = {"synthspec": [desk / "synthspec.yaml"], "grammar": sorted((desk / "grammars").glob("*.yaml"))}
-    for kind, paths in files.items():
+    desk = Path(str(files("synthspec.examples"))) / "desk"
+    found = {"synthspec": [desk / "synthspec.yaml"], "grammar": sorted((desk / "grammars").glob("*.yaml"))}
+    for kind, paths in found.items():
         validator = jsonschema_rs.validator_for(json.loads(schemas()[f"{kind}.schema.json"]))
         assert paths
         for path in paths:

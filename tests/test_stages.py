@@ -5,11 +5,12 @@ import json
 
 import pytest
 
-from synthspec import progress, stages
+from synthspec import adapters, progress, stages
 from synthspec.errors import UserError
 from synthspec.files import write_json, write_text
 from synthspec.ledger import Counts
 from synthspec.run import open_run
+from synthspec.runfolders import summary
 
 SPEC = "name: small\nprompts: [{name: p, files: [p.jsonl], licence: MIT}]\nmatch: [p]\ngrammars: [g.yaml]\n"
 FILES = {
@@ -221,6 +222,59 @@ def test_the_gate_may_decide_again_without_a_new_measurement(project):
     assert worked == ["check", "report"]
 
 
+def test_a_gate_that_is_to_decide_again_is_not_shown(project):
+    path, _ = project
+    run = everything(path)
+    assert summary(run.folder)["gate"] == {"passed": True}
+    stages.discard(run, "check")
+    assert summary(run.folder)["gate"] is None
+
+
+def test_fresh_removes_nothing_where_the_run_would_be_refused(project, monkeypatch):
+    path, _ = project
+    run = everything(path)
+    before = sorted(run.folder.rglob("*"))
+
+    def refused(said, *asked):
+        with pytest.raises(UserError, match=said):
+            stages.renew(open_run(path), *asked)
+        assert sorted(run.folder.rglob("*")) == before
+        assert list(open_run(path).manifest.stages) == list(stages.NAMES)
+
+    refused("grammars|g.yaml", "pull")  # g.yaml is no grammar
+    refused("throws away what --from train starts from", "generate", "train")
+    monkeypatch.setattr(adapters, "project_grammars", lambda spec, root: [])
+    (path / "p.jsonl").rename(path / "q.jsonl")
+    refused("which does not exist", "pull")
+    (path / "q.jsonl").rename(path / "p.jsonl")
+    change(path, "rows_per_grammar: 200")
+    refused("stage match was done with rows_per_grammar 160", "train")
+    stages.renew(open_run(path), "match")
+    assert list(open_run(path).manifest.stages) == ["pull"]
+
+
+def test_answers_depend_on_versions_and_on_where_they_are_computed(project, monkeypatch):
+    path, _ = project
+    names = ("model", "revision", "weights_sha256", "tokenizer_sha256", "template_sha256")
+    facts = {**dict.fromkeys(names, "x"), "dtype": "bfloat16", "device": "cuda"}
+    monkeypatch.setattr(adapters, "describe", lambda target: facts)
+    monkeypatch.setattr("synthspec.targets.load.versions", lambda: ["torch 2", "llguidance 1"])
+    settings = stages._generate(open_run(path))
+    assert settings["versions"] == ["torch 2", "llguidance 1"]
+    assert (settings["target"]["dtype"], settings["target"]["device"]) == ("bfloat16", "cuda")
+
+
+def test_a_stage_that_left_nothing_says_what_became_of_its_rows(project):
+    states = ["invalid", "invalid", "truncated"]
+    reasons = ["it is not UTF-8", "it is not UTF-8", "it was not finished after 9 tokens"]
+    with pytest.raises(UserError) as told:
+        adapters._some([], open_run(project[0]), "conform", "no answer passed", states, reasons)
+    assert str(told.value) == (
+        "run small: stage conform left nothing: no answer passed (2 invalid, 1 truncated); most often: "
+        "it is not UTF-8 (2), it was not finished after 9 tokens (1)"
+    )
+
+
 def test_the_report_is_done_again_unasked(project):
     path, worked = project
     run = everything(path)
@@ -241,7 +295,7 @@ def test_a_run_starts_only_after_what_it_needs(project):
     change(path, "rows_per_grammar: 200")
     with pytest.raises(UserError, match="stage match was done with rows_per_grammar 160"):
         everything(path, first="measure")
-    with pytest.raises(UserError, match="report needs stage measure, which is not done"):
+    with pytest.raises(UserError, match="stage report cannot start, because stage measure is not done"):
         stages.execute(open_run(path), "report")
 
 

@@ -52,14 +52,13 @@ class Verdict:
 
 def conform(
     request: Mapping[str, Any], completion: Mapping[str, Any], grammar: Grammar | None, tokenizer: Any
-) -> tuple[str, list[Span]]:
-    """The stage's word on one completion: its state, and for a kept one its spans; see `judge`.
+) -> Verdict:
+    """The stage's word on one completion; see `judge`.
 
     Args:
         request, completion: rows of `samples.schema.REQUESTS` and `COMPLETIONS`.
     """
-    verdict = judge(request, completion["ids"], completion["finish_reason"], grammar, tokenizer)
-    return verdict.state, list(verdict.spans)
+    return judge(request, completion["ids"], completion["finish_reason"], grammar, tokenizer)
 
 
 def judge(

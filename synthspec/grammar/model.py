@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 import json
+import os
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -91,9 +93,30 @@ class Grammar(Part):
         return content_id(json.dumps(self.model_dump(mode="json", by_alias=True), ensure_ascii=False))
 
 
-def grammar_fingerprint(grammar: Grammar) -> str:
-    """16 hexadecimal digits that change with anything in the grammar."""
-    return grammar.fingerprint
+def grammar_files(root: Path, patterns: Sequence[str]) -> list[Path]:
+    """The absolute paths of the grammar files that the patterns name, each once.
+
+    Args:
+        root: the folder that patterns are relative to, and that no file may lie outside of.
+        patterns: files, or patterns such as `grammars/*.yaml`.
+
+    Returns:
+        In the order of the patterns and of the file names below each.
+
+    Raises:
+        UserError: a pattern finds no file, or a file outside of the project.
+    """
+    home = root.resolve()
+    files: dict[Path, None] = {}
+    for pattern in patterns:
+        relative = os.path.relpath(check_inside(home, pattern), home)
+        # Path.glob raises on patterns that this one merely finds nothing for.
+        names = sorted(glob.glob(relative, root_dir=home, recursive=True))  # noqa: PTH207
+        found = [check_inside(home, name) for name in names if (home / name).is_file()]
+        if not found:
+            raise UserError(f"grammars: no file matches {pattern!r} in {root}; check the path")
+        files |= dict.fromkeys(found)
+    return list(files)
 
 
 def load_grammars(root: Path, patterns: Sequence[str]) -> list[Grammar]:
@@ -104,28 +127,25 @@ def load_grammars(root: Path, patterns: Sequence[str]) -> list[Grammar]:
         patterns: files, or patterns such as `grammars/*.yaml`.
 
     Returns:
-        Each grammar once, in the order of the patterns and of the file names below each.
+        One grammar a file, in the order of `grammar_files`.
 
     Raises:
-        UserError: one line for each mistake in the first file that has any; no file; a name given twice.
+        UserError: as `grammar_files`; one line for each mistake in any file; a name given twice.
     """
-    files: dict[Path, None] = {}
-    for pattern in patterns:
-        check_inside(root, pattern)
-        relative = Path(pattern)
-        if relative.is_absolute():
-            relative = relative.relative_to(root.absolute())
-        found = sorted(path for path in root.glob(str(relative)) if path.is_file())
-        if not found:
-            raise UserError(f"grammars: no file matches {pattern!r} in {root}; check the path")
-        files |= dict.fromkeys(found)
     loaded: dict[str, tuple[Path, Grammar]] = {}
-    for path in files:
-        grammar = load_yaml(path, Grammar, root=root)
+    mistakes: list[str] = []
+    for path in grammar_files(root, patterns):
+        try:
+            grammar = load_yaml(path, Grammar, root=root)
+        except UserError as error:
+            mistakes.append(str(error))
+            continue
         if grammar.name in loaded:
-            raise UserError(
+            mistakes.append(
                 f"{path}: name: {grammar.name!r} is already the name of {loaded[grammar.name][0]}; "
                 "give one of them another"
             )
         loaded[grammar.name] = path, grammar
+    if mistakes:
+        raise UserError("\n".join(mistakes))
     return [grammar for _, grammar in loaded.values()]

@@ -93,7 +93,7 @@ def _values(source: PromptSource, root: Path) -> Iterator[tuple[str, str, int, A
         for number, row in enumerate(_from_hub(source)):
             yield source.dataset, source.revision or "", number, row
         return
-    folder, version = _package(source) if source.package else (root, "")
+    folder, version = installed_package(source) if source.package else (root, "")
     for name in source.files:
         path = folder / name
         check_inside(folder, path)
@@ -150,7 +150,7 @@ def _load(kind: str, source: PromptSource, path: Path) -> Iterator[dict[str, Any
         ) from None
 
 
-def _package(source: PromptSource) -> tuple[Path, str]:
+def installed_package(source: PromptSource) -> tuple[Path, str]:
     """The folder of an installed package, found without importing it, and its version."""
     package = source.package or ""
     found = importlib.util.find_spec(package) if package.isidentifier() else None

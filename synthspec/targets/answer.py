@@ -39,7 +39,7 @@ def answer(
     Args:
         requests: rows of `samples.schema.REQUESTS`.
         folder: where `<number>-<content>.parquet` files appear.
-        tick: called with the number of requests done.
+        tick: called with the number of requests done, first with those that were done already.
 
     Raises:
         Stopped: the disk is full, or no worker is left.
@@ -52,12 +52,12 @@ def answer(
     # Shards of another target or batch size would be answers to the same requests once more.
     for path in set(folder.glob("*.parquet")) - planned.keys():
         path.unlink()
-    for path, batch in planned.items():
-        if not path.exists():
-            answers = ask(batch, target)
-            write_rows(
-                path, COMPLETIONS, (completion(*pair, target) for pair in zip(batch, answers, strict=True))
-            )
+    missing = {path: batch for path, batch in planned.items() if not path.exists()}
+    tick(sum(map(len, planned.values())) - sum(map(len, missing.values())))
+    for path, batch in missing.items():
+        answers = ask(batch, target)
+        pairs = zip(batch, answers, strict=True)
+        write_rows(path, COMPLETIONS, (completion(row, one, target) for row, one in pairs))
         tick(len(batch))
 
 

@@ -15,7 +15,6 @@ from synthspec.errors import UserError
 from synthspec.files import canonical
 from synthspec.targets import smollm2
 
-
 # Two targets that agree in these, and in the versions below, write the same answers.
 IDENTITY = ("model", "revision", "weights_sha256", "tokenizer_sha256", "template_sha256", "dtype", "device")
 

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from synthspec.errors import UserError
-from synthspec.grammar.model import grammar_fingerprint, load_grammars
+from synthspec.grammar.model import load_grammars
 from tests.grammar.conftest import OTHER, TOOL
 
 EXAMPLE = {"name": "find_train", "arguments": {"to": "<redacted:town>", "seats": "<redacted>"}}
@@ -161,11 +161,11 @@ def test_a_grammar_that_is_right_loads(load):
 
 
 def test_fingerprint_follows_content_and_order(load):
-    one = grammar_fingerprint(load())
-    assert one == grammar_fingerprint(load())
+    one = load().fingerprint
+    assert one == load().fingerprint
     tool = copy.deepcopy(TOOL)
     tool["parameters"]["properties"] = dict(reversed(tool["parameters"]["properties"].items()))
-    assert len({one, grammar_fingerprint(load(tools=[tool])), grammar_fingerprint(load(system="Hi"))}) == 3
+    assert len({one, load(tools=[tool]).fingerprint, load(system="Hi").fingerprint}) == 3
 
 
 def write(folder: Path, name: str, **changes):
@@ -180,8 +180,26 @@ def test_patterns_name_files_once_and_in_order(tmp_path):
         write(tmp_path / "grammars", name)
     assert [one.name for one in load_grammars(tmp_path, ["grammars/*.yaml"])] == ["a", "b"]
     assert [one.name for one in load_grammars(tmp_path, ["grammars/b.yaml", "grammars/*.yaml"])] == ["b", "a"]
-    absolute = str(tmp_path / "grammars" / "a.yaml")
-    assert [one.name for one in load_grammars(tmp_path, [absolute])] == ["a"]
+    (tmp_path / "link").symlink_to(tmp_path)  # an absolute path through it is not below the project's own
+    for absolute in (tmp_path / "grammars" / "a.yaml", tmp_path / "link" / "grammars" / "a.yaml"):
+        assert [one.name for one in load_grammars(tmp_path, [str(absolute)])] == ["a"]
+
+
+def test_mistakes_of_all_files_are_told_at_once(tmp_path):
+    for name in ("a", "b", "c"):
+        write(tmp_path, name, wire_format="hermes" if name == "b" else "hermse")
+    with pytest.raises(UserError) as told:
+        load_grammars(tmp_path, ["*.yaml"])
+    assert [line.split(":")[0] for line in str(told.value).splitlines()] == [
+        str(tmp_path / "a.yaml"),
+        str(tmp_path / "c.yaml"),
+    ]
+
+
+@pytest.mark.parametrize("pattern", ["", ".", "**x"])
+def test_a_pattern_that_finds_nothing_is_told(tmp_path, pattern):
+    with pytest.raises(UserError, match="no file matches"):
+        load_grammars(tmp_path, [pattern])
 
 
 def test_missing_files_same_names_and_paths_outside_are_told(tmp_path):

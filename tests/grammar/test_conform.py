@@ -270,10 +270,12 @@ def test_replay_that_repeats_itself_is_degenerate(tokenizer, text, state):
 
 def test_the_stage_takes_rows(load, tokenizer):
     ids = [*tokenizer.encode(wire.hermes.write(CALL)), END]
-    state, spans = conform(REQUEST, {"ids": ids, "finish_reason": "stop"}, load(), tokenizer)
-    assert state == "kept"
-    assert spans == list(judge(REQUEST, ids, "stop", load(), tokenizer).spans)
-    assert conform(REQUEST, {"ids": ids, "finish_reason": "length"}, load(), tokenizer) == ("truncated", [])
+    kept = conform(REQUEST, {"ids": ids, "finish_reason": "stop"}, load(), tokenizer)
+    assert kept.state == "kept"
+    assert kept == judge(REQUEST, ids, "stop", load(), tokenizer)
+    cut = conform(REQUEST, {"ids": ids, "finish_reason": "length"}, load(), tokenizer)
+    assert (cut.state, cut.spans) == ("truncated", ())
+    assert cut.reason == f"it was not finished after {len(ids)} tokens"
 
 
 def test_labels_of_an_answer_that_was_cut_off(load, tokenizer):

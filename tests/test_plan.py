@@ -1,0 +1,59 @@
+"""What plan says about sets and disk."""
+
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from synthspec.plan import _disk, _shortfalls
+from synthspec.run import open_run
+
+SPEC = {
+    "name": "small",
+    "prompts": [{"name": name, "files": ["p.jsonl"], "licence": "MIT"} for name in ("p", "q")],
+    "match": ["p"],
+    "grammars": ["*.yaml"],
+    "holdout": {"grammars": ["c"], "prompts": 0.2, "requests": 15},
+    "ood": [{"name": "sums", "source": "q"}],
+    "gate": {"min_requests": 20},
+    "train": {"steps": 100, "checkpoint_every": 30},
+}
+
+
+@pytest.fixture
+def run(tmp_path):
+    (tmp_path / "synthspec.yaml").write_text(yaml.safe_dump(SPEC))
+    return open_run(tmp_path)
+
+
+def rows(**numbers):
+    named = [(name, None) for name in numbers if name != "sums"]
+    return [
+        {"grammar": name, "set": which}
+        for name, which in [*named, (None, "sums")]
+        for _ in range(numbers[which or name])
+    ]
+
+
+def test_sets_that_are_too_small_for_the_gate_are_told(run):
+    assert _shortfalls(run, rows(a=200, b=21, c=15, sums=20), ["a", "b", "c"]) == [
+        "the set grammar_c will have 15 requests at most, and the gate wants 20 (gate.min_requests)"
+    ]
+    notes = _shortfalls(run, rows(a=70, b=10, c=40, sums=20), ["a", "b", "c"])
+    assert notes[0].startswith("the set heldout_prompts will have 16 requests at most")
+
+
+def test_a_grammar_that_no_prompt_goes_to_is_told(run):
+    notes = _shortfalls(run, rows(a=200, b=0, c=40, sums=3), ["a", "b", "c"])
+    assert notes[0].startswith("no prompt goes to the grammar b,")
+    assert [note.split()[2] for note in notes[1:]] == ["heldout_prompts", "grammar_c", "sums"]
+
+
+def test_disk_holds_every_checkpoint(run):
+    drafter = SimpleNamespace(
+        hidden_size=10, intermediate_size=20, num_hidden_layers=1, target_layer_ids=[0, 1]
+    )
+    sizes = {"prompt": 0, "completion": 0, "trained": 50}
+    parameters = 10 * (3 * 20 + 4 * 10) + 10**2 * 2
+    features = 2 * 50 * 2 * 10
+    assert _disk(run, drafter, sizes) == features + parameters * (12 + 8 + 4 * 2)

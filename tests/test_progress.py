@@ -1,0 +1,52 @@
+"""Rates and times left, also of work that goes on where it stopped."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from synthspec import progress
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def said(monkeypatch):
+    lines = []
+    monkeypatch.setattr(progress, "_stderr", lambda: Console(file=io.StringIO()))
+    monkeypatch.setattr(progress, "say", lambda text, style=None: lines.append(text))
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("before", "line"),
+    [
+        (200, "  train: 240 of 300 steps, 2.0/s, 30 s left"),
+        (0, "  train: 40 of 300 steps, 2.0/s, 2 min 10 s left"),
+    ],
+)
+def test_what_was_done_before_is_no_speed(clock, said, before, line):
+    with progress.bar("train", 300, "steps", resumes=True) as tick:
+        clock[0] = 90  # something else came first
+        tick(before)
+        assert not said
+        clock[0] = 110
+        tick(40)
+    assert said == [line]
+
+
+def test_on_a_terminal_too(monkeypatch):
+    monkeypatch.setattr(progress, "_stderr", lambda: Console(file=io.StringIO(), force_terminal=True))
+    with progress.bar("train", 300, "steps", resumes=True) as tick:
+        tick(200)
+        (task,) = progress._bars.tasks
+        assert task.completed == 200
+        tick(1)
+        tick(1)
+        assert task.completed == 202
+        assert sum(sample.completed for sample in task._progress) == 2
