@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import os
 import time
+from itertools import takewhile
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -34,7 +34,8 @@ def main() -> None:
     rows = [row for path in sorted(args.data.glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
     texts = [row["prompt_ids"] + row["answer_ids"] for row in rows]
     # The target wrote the requests too, so they are supervised as well; only the fixed beginning is not.
-    begin = len(os.path.commonprefix([row["prompt_ids"] for row in rows]))
+    columns = zip(*(row["prompt_ids"] for row in rows), strict=False)
+    begin = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
     documents = [Document(torch.tensor(ids), torch.arange(len(ids)) >= begin) for ids in texts]
     taps = tap_layers(len(model.layers), 5)
     started = time.time()
