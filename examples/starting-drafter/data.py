@@ -5,6 +5,8 @@ it (greedily).  No public prompt is needed, every answer is the target's own, an
 grammars or test sets is in it.
 
     python examples/starting-drafter/data.py --out data/ --rows 4000
+
+Started again with the same `--out`, it goes on behind the last file.
 """
 
 from __future__ import annotations
@@ -15,11 +17,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from synthspec.spec import Target as Settings
 from synthspec.targets.causal import CausalModel
 from synthspec.targets.generate import Ask, generate
+from synthspec.targets.load import load_target
 
 # The empty opening lets the target choose; the others make sure that these kinds are there.
 OPENINGS = {
@@ -86,15 +88,14 @@ def conversations(model: CausalModel, tokenizer, count: int, seed: int, most: in
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--target", required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rows", type=int, default=4000)
     parser.add_argument("--batch", type=int, default=112)
     parser.add_argument("--most", type=int, default=144)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    tokenizer = AutoTokenizer.from_pretrained(args.target)
-    model = CausalModel(AutoModelForCausalLM.from_pretrained(args.target, dtype=torch.bfloat16))
+    target = load_target(Settings())
+    tokenizer, model = target.tokenizer, target.model
     done = shard = 0
     while done < args.rows:
         path = args.out / f"{shard:04}.parquet"
