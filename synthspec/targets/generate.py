@@ -70,7 +70,7 @@ def prefill(
     if common:
         ids = torch.tensor([list(prompts[0][:common])], device=device)
         _, before = model.forward(ids, torch.arange(common, device=device)[None], cache, taps)
-        cache.expand(len(prompts))
+        cache.share()
     rest = [list(ids[common:]) for ids in prompts]
     longest = max(map(len, rest))
     ids = torch.tensor([row + row[-1:] * (longest - len(row)) for row in rest], device=device)

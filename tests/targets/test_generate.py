@@ -29,18 +29,19 @@ def test_rows_of_any_length_give_what_transformers_gives_alone(model):
         assert answer.finish_reason == ("stop" if answer.ids[-1] in (2, 17) else "length")
 
 
-def test_a_common_beginning_is_read_once_and_changes_nothing(model):
-    prompts = [[1, 5, 9, 7, 8, *tail] for tail in ([3], [4, 5], [4, 5, 6])]
+@pytest.mark.parametrize("longest", [3, 30])
+def test_a_common_beginning_is_read_once_and_changes_nothing(model, longest):
+    prompts = [[1, 5, 9, 7, 8, *tail] for tail in ([3], [4, 5], [4, *range(40, 39 + longest)])]
     seen = []
     original = model.forward
     model.forward = lambda ids, *rest: seen.append(tuple(ids.shape)) or original(ids, *rest)
     try:
-        last, taps = prefill(model, prompts, model.new_cache(20), taps=(0, 4))
+        last, taps = prefill(model, prompts, model.new_cache(40), taps=(0, 4))
     finally:
         del model.forward
-    assert seen == [(1, 5), (3, 3)]
+    assert seen == [(1, 5), (3, longest)]
     for row, ids in enumerate(prompts):
-        alone, alone_taps = prefill(model, [ids], model.new_cache(20), taps=(0, 4))
+        alone, alone_taps = prefill(model, [ids], model.new_cache(40), taps=(0, 4))
         torch.testing.assert_close(last[row], alone[0])
         torch.testing.assert_close(taps[row, : len(ids)], alone_taps[0], rtol=1e-4, atol=1e-4)
 
@@ -64,3 +65,10 @@ def test_masked_tokens_get_minus_infinity():
     mask_logits(logits, bitmask)
     assert torch.isfinite(logits[0]).all()
     assert logits[1].isfinite().nonzero()[:, 0].tolist() == [3, 69]
+
+
+def test_rows_that_share_a_beginning_give_what_each_gives_alone(model):
+    prompts = [[1, 5, 9, 7, 8, *tail] for tail in ([3], [4, 5], [4, 5, 6, 30, 31])]
+    answers = generate(model, [Ask(ids, 25) for ids in prompts], stop_ids=[2])
+    for ids, answer in zip(prompts, answers, strict=True):
+        assert answer.ids == by_transformers(ids, 25, [2])
