@@ -78,14 +78,14 @@ def test_killed_in_any_stage_the_bytes_come_out_the_same(desk: Shell):
 
 
 def test_killed_while_training_the_drafter_comes_out_the_same(desk: Shell):
-    edit(desk.folder / "desk" / "synthspec.yaml", {"train.steps": 6, "train.checkpoint_every": 2})
+    edit(desk.folder / "desk" / "synthspec.yaml", {"train.steps": 4, "train.checkpoint_every": 2})
     desk.run("synthspec produce desk/synthspec.yaml --json")
     shutil.copytree(desk.folder / "desk" / "runs", desk.folder / "copy")
     desk.run("synthspec train desk/synthspec.yaml --json")
     command = "synthspec train desk/synthspec.yaml --runs copy --json"
     checkpoints = desk.folder / "copy" / "desk" / "checkpoints"
     assert kill_once(desk, command, lambda: (checkpoints / "features.bin").exists())
-    assert kill_once(desk, command, lambda: (checkpoints / "step-000004").exists())
+    assert kill_once(desk, command, lambda: (checkpoints / "step-000002").exists())
     desk.run(command)
     ours = (checkpoints / "final" / "model.safetensors").read_bytes()
     theirs = desk.folder / "desk" / "runs" / "desk" / "checkpoints" / "final" / "model.safetensors"
