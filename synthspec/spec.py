@@ -14,7 +14,7 @@ SPEC_FILE = "synthspec.yaml"
 
 RESERVED = ("train", "dev", "heldout_prompts", "replay")  # sets that synthspec itself makes
 Share = Annotated[float, Field(ge=0, lt=1)]
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
 
 
 class Part(BaseModel):

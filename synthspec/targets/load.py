@@ -127,9 +127,20 @@ def describe_target(target: spec.Target, root: Path | None = None) -> dict[str, 
 
 
 def choose_device(target: spec.Target) -> Any:
+    """Where to compute.
+
+    Raises:
+        UserError: the spec names a device that torch does not have.
+    """
     import torch
 
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if target.device != "auto":
+        if not there[target.device]:
+            raise UserError(
+                f"target.device: {target.device} is not available to torch here: write auto, or install "
+                "a build of torch that has it"
+            )
         return torch.device(target.device)
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -199,9 +210,13 @@ class Target:
         Raises:
             UserError: they do not fit into memory, or cannot be loaded.
         """
+        from safetensors import SafetensorError
         from transformers import AutoModelForCausalLM
+        from transformers.utils import logging
 
         from synthspec.targets.causal import CausalModel
+
+        logging.disable_progress_bar()  # ours tell what goes on
 
         check_memory(self.description, self.settings)
         try:
@@ -211,9 +226,10 @@ class Target:
                 dtype=choose_dtype(self.settings),
                 use_safetensors=True,
             )
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
             raise UserError(
-                f"target.model: the weights of {self.place.name} cannot be loaded ({_brief(error)})"
+                f"target.model: the weights of {self.place.name} cannot be loaded ({_brief(error)}): they "
+                "are cut short, or are not those of its config.json; copy the model again"
             ) from None
         return CausalModel(weights.to(choose_device(self.settings)))
 

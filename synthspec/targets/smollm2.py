@@ -74,6 +74,9 @@ def folder() -> Path:
 def _convert(gguf: Path, out: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
 
     model: Any = AutoModelForCausalLM.from_pretrained(
         gguf.parent,

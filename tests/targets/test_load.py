@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import LlamaConfig
+
+from synthspec.errors import UserError
+from synthspec.spec import Target as Settings
+from synthspec.targets.load import choose_device, describe_target, find, load_target
+from tests.dflash.conftest import tiny_llama
+
+
+@pytest.fixture
+def folder(tmp_path, smollm2_tokenizer):
+    """A tiny model with a real tokenizer, as a person would have one on disk."""
+    tiny_llama(vocab_size=49152).save_pretrained(tmp_path / "model")
+    smollm2_tokenizer.save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_a_folder_is_described_without_its_weights_and_loads(folder):
+    settings = Settings(model=str(folder))
+    about = describe_target(settings)
+    assert (about["layers"], about["hidden_size"], about["vocab_size"]) == (6, 32, 49152)
+    target = load_target(settings)
+    assert about["parameters"] == sum(one.numel() for one in target.model.model.parameters())
+    assert target.stop_ids == [2]
+
+
+def test_another_template_tokenizer_or_weight_is_another_target(folder):
+    before = load_target(Settings(model=str(folder))).fingerprint
+    assert load_target(Settings(model=str(folder))).fingerprint == before
+    template = folder / "chat_template.jinja"
+    template.write_text(template.read_text() + " ")
+    assert load_target(Settings(model=str(folder))).fingerprint != before
+
+
+def test_weights_cut_short_are_told_in_words(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(UserError, match="weights of model cannot be loaded"):
+        _ = load_target(Settings(model=str(folder))).model
+
+
+def test_weights_of_another_config_are_told_in_words(folder):
+    config = LlamaConfig.from_pretrained(folder)
+    config.intermediate_size = 64
+    config.save_pretrained(folder)
+    with pytest.raises(UserError, match="weights of model cannot be loaded"):
+        _ = load_target(Settings(model=str(folder))).model
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has the device")
+def test_a_device_that_is_not_there_is_refused():
+    with pytest.raises(UserError, match=r"target\.device: cuda is not available"):
+        choose_device(Settings(device="cuda"))
+
+
+@pytest.mark.parametrize(
+    ("model", "words"), [("./none", "there is no folder"), ("a/b", "needs one; give the commit")]
+)
+def test_a_model_that_cannot_be_found_is_told_in_words(model, words, tmp_path):
+    with pytest.raises(UserError, match=words):
+        find(Settings(model=model), tmp_path)
