@@ -66,7 +66,7 @@ def main() -> None:
     documents = [Document(torch.tensor(ids), torch.arange(len(ids)) >= begin) for ids in texts]
     taps = tap_layers(len(model.layers), 5)
     started = time.time()
-    features = extract(model, texts, taps, args.out / "features.bin")
+    features = extract(model, texts, taps, args.out / "features.bin", with_expected=True)
     print(
         f"{len(texts)} documents, {features.starts[-1]} tokens read, {time.time() - started:.0f} s", flush=True
     )
@@ -80,6 +80,7 @@ def main() -> None:
         batch_documents=8,
         anchors=20,
         learning_rate=args.learning_rate,
+        loss_gamma=2.0,  # general text is hardly guessed further than three tokens
         checkpoint_every=100,
     )
     started = time.time()

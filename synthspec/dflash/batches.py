@@ -36,9 +36,11 @@ class Batch:
     at: Tensor  # int64 [B, N, S], their positions
     seen: Tensor  # bool [B, N, T]
     weights: Tensor  # float32 [B, N, S − 1], 0 where there is nothing to guess
+    expected: Tensor | None = None  # [B, N, S, H], `Features.expected` of each token, if it was kept
 
     def to(self, device: torch.device) -> Batch:
-        return Batch(*(getattr(self, field.name).to(device) for field in fields(self)))
+        moved = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Batch(**{name: None if value is None else value.to(device) for name, value in moved.items()})
 
 
 def documents_of_step(count: int, batch: int, step: int, seed: int) -> list[int]:
@@ -97,6 +99,9 @@ def assemble(
     ids = torch.zeros_like(at)
     weights = torch.zeros(rows, blocks, block_size - 1)
     context = torch.zeros(rows, longest, features.states.shape[-1], dtype=features.states.dtype)
+    expected = None
+    if features.expected is not None:
+        expected = features.expected.new_zeros(rows, blocks, block_size, features.expected.shape[-1])
     for row, document in enumerate(chosen):
         one, starts = documents[document], drawn[row]
         tokens = len(one.ids)
@@ -107,5 +112,7 @@ def assemble(
         ids[row, : len(starts)] = one.ids[inside]
         real = (places < tokens) & one.supervised[inside]
         weights[row, : len(starts)] = real[:, 1:] * decay
+        if expected is not None and features.expected is not None:
+            expected[row, : len(starts)] = features.expected[features.starts[document] + inside]
     seen = torch.arange(longest) < at[:, :, :1]
-    return Batch(context, ids, at, seen, weights)
+    return Batch(context, ids, at, seen, weights, expected)

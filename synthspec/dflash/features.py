@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from synthspec.dflash.loss import expected_rows
 from synthspec.errors import Stopped
 from synthspec.targets.causal import CausalModel
 from synthspec.targets.generate import prefill
@@ -25,10 +26,13 @@ class Features:
     Args:
         states: bfloat16 [tokens, K · hidden].
         starts: where each document begins in `states`; one more entry ends the last.
+        expected: bfloat16 [tokens, hidden], `loss.expected_rows` of what the target foresaw at each token
+            (at a document's first, nothing that means anything), or None.
     """
 
     states: Tensor
     starts: list[int]
+    expected: Tensor | None = None
 
     def of(self, document: int) -> Tensor:
         """[tokens of the document, K · hidden]."""
@@ -46,6 +50,8 @@ def extract(
     taps: Sequence[int],
     path: Path,
     tick: Callable[[int], None] = lambda n: None,
+    *,
+    with_expected: bool = False,
 ) -> Features:
     """Read every document with the target and keep its tapped layers.
 
@@ -56,6 +62,7 @@ def extract(
         taps: 0-based decoder layers whose outputs are kept.
         path: the file to write; its former content is replaced.
         tick: called with the number of documents done.
+        with_expected: keep what the target foresaw too, in memory.
 
     Raises:
         Stopped: the disk has too little room.
@@ -73,17 +80,24 @@ def extract(
         path.unlink(missing_ok=True)
         need = size_in_bytes(starts[-1], len(taps), model.config.hidden_size) / 1e9
         raise Stopped(f"the features need {need:.1f} GB at {path}: free that much, then run again") from None
+    hidden = model.config.hidden_size
+    expected = torch.empty(starts[-1], hidden, dtype=states.dtype) if with_expected else None
+    tapped_layers = [*taps, len(model.layers) - 1] if with_expected else taps
     order = sorted(range(len(documents)), key=lambda i: list(documents[i]))
     for first in range(0, len(order), ROWS_AT_ONCE):
         batch = order[first : first + ROWS_AT_ONCE]
         rows = [documents[i] for i in batch]
         cache = model.new_cache(max(map(len, rows)))
-        _, tapped = prefill(model, rows, cache, taps)
+        _, tapped = prefill(model, rows, cache, tapped_layers)
         assert tapped is not None
-        for i, states_of_row in zip(batch, tapped, strict=True):
-            states[starts[i] : starts[i + 1]] = states_of_row[: len(documents[i])].to(states.dtype)
+        for i, found in zip(batch, tapped, strict=True):
+            own = found[: len(documents[i])]
+            states[starts[i] : starts[i + 1]] = own[:, :width].to(states.dtype)
+            if expected is not None:
+                foreseen = model.model.get_decoder().norm(own[:-1, width:])
+                expected[starts[i] + 1 : starts[i + 1]] = expected_rows(foreseen, model.head.weight)
         tick(len(batch))
-    return Features(states, starts)
+    return Features(states, starts, expected)
 
 
 def _reserve(path: Path, tokens: int, width: int) -> Tensor:

@@ -29,13 +29,13 @@ class _HeadCrossEntropy(torch.autograd.Function):
     """Head, softmax and cross entropy in one pass over slices of rows.
 
     The head is frozen, so the only gradient is the one to the hidden states, and it is known as soon as
-    the slice's softmax is: d = weight · (softmax − one-hot) · head.  It is taken in the forward pass and
+    the slice's softmax is: d = weight · (softmax · head − wanted).  It is taken in the forward pass and
     the logits of a slice are dropped before the next begins.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, head: Tensor, labels: Tensor, weights: Tensor
+        ctx: Any, hidden: Tensor, head: Tensor, labels: Tensor, weights: Tensor, wanted: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         total = hidden.new_zeros((), dtype=torch.float32)
         hits = torch.zeros(len(hidden), dtype=torch.bool, device=hidden.device)
@@ -45,17 +45,22 @@ class _HeadCrossEntropy(torch.autograd.Function):
         wide = torch.empty(ROWS_AT_ONCE, len(head), dtype=torch.float32, device=head.device)
         for start in range(0, len(hidden), ROWS_AT_ONCE):
             part = slice(start, start + ROWS_AT_ONCE)
-            truth, weight = labels[part, None], weights[part]
+            truth, weight = labels[part, None], weights[part, None]
             narrow, odds = raw[: len(truth)], wide[: len(truth)]
             torch.mm(hidden[part].to(head.dtype), head.T, out=narrow)  # [rows, vocabulary]
             top = narrow.amax(-1, keepdim=True)
             right = narrow.gather(1, truth).float()
             hits[part] = (right == top)[:, 0]
             torch.sub(narrow, top.float(), out=odds).exp_()
-            mass = odds.sum(-1)
-            total += ((mass.log() + top[:, 0] - right[:, 0]) * weight).sum()
-            torch.mul(odds, (weight / mass)[:, None], out=narrow)
-            slope[part] = narrow @ head - weight[:, None] * head[labels[part]]
+            mass = odds.sum(-1, keepdim=True)
+            if wanted is None:
+                aim = head[labels[part]]
+            else:
+                aim = wanted[part]
+                right = (hidden[part].float() * aim.float()).sum(-1, keepdim=True)
+            total += ((mass.log() + top - right) * weight).sum()
+            torch.mul(odds, weight / mass, out=narrow)
+            slope[part] = narrow @ head - weight * aim
         ctx.save_for_backward(slope)
         ctx.mark_non_differentiable(hits)
         return total, hits
@@ -63,10 +68,12 @@ class _HeadCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (slope,) = ctx.saved_tensors
-        return slope * grads[0].to(slope.dtype), None, None, None
+        return slope * grads[0].to(slope.dtype), None, None, None, None
 
 
-def head_cross_entropy(hidden: Tensor, head: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+def head_cross_entropy(
+    hidden: Tensor, head: Tensor, labels: Tensor, weights: Tensor, wanted: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Weighted sum of cross entropies under a frozen head, and which guesses were right.
 
     Args:
@@ -74,9 +81,30 @@ def head_cross_entropy(hidden: Tensor, head: Tensor, labels: Tensor, weights: Te
         head: [V, H], frozen.
         labels: int64 [M].
         weights: float32 [M].
+        wanted: [M, H], q · head for the distribution q [M, V] to learn; without it q is all on the label.
+            The cross entropy with q needs no more of it than this: −Σ q log p = log Σ exp(logits) −
+            hidden · wanted.
 
     Returns:
-        Σ weightsᵢ · (−log softmax(hiddenᵢ · headᵀ)[labelsᵢ]), a float32 scalar, and bool [M].
+        Σ weightsᵢ · cross entropy(qᵢ, softmax(hiddenᵢ · headᵀ)), a float32 scalar, and bool [M].
     """
-    total, hits = _HeadCrossEntropy.apply(hidden, head, labels, weights)
+    total, hits = _HeadCrossEntropy.apply(hidden, head, labels, weights, wanted)
     return total, hits
+
+
+@torch.no_grad()
+def expected_rows(hidden: Tensor, head: Tensor) -> Tensor:
+    """softmax(hidden · headᵀ) · head: the head's row of the next token as the target expects it.
+
+    Args:
+        hidden: [M, H], the target's final hidden states.
+        head: [V, H].
+
+    Returns:
+        [M, H] in the head's dtype.
+    """
+    rows = [
+        torch.softmax(part.to(head.dtype) @ head.T, -1, dtype=torch.float32).to(head.dtype) @ head
+        for part in hidden.split(ROWS_AT_ONCE)
+    ]
+    return torch.cat(rows)

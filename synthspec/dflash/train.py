@@ -34,10 +34,14 @@ def learning_rate(step: int, settings: Train) -> float:
     return settings.learning_rate * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done)))
 
 
+SOFT = 0.5  # share of the target's own distribution in what is learned, where it was kept
+
+
 def block_loss(drafter: Drafter, model: CausalModel, batch: Batch) -> tuple[Tensor, float]:
     """Mean weighted cross entropy of a batch's guesses, and the share of first guesses that are right.
 
-    L = Σ w · (−log p(token)) / Σ w over all guesses of all blocks, w from `loss.decay`.
+    L = Σ w · (−Σ q log p) / Σ w over all guesses of all blocks, w from `loss.decay`; q is all on the token
+    that was written or, where the target's distribution was kept, half of it is.
     """
     tokens = batch.ids.clone()
     tokens[:, :, 1:] = drafter.config.mask_token_id
@@ -45,13 +49,15 @@ def block_loss(drafter: Drafter, model: CausalModel, batch: Batch) -> tuple[Tens
     with torch.autocast(batch.features.device.type, torch.bfloat16, enabled=bfloat16):
         context = drafter.inject(batch.features.to(model.dtype), _places(batch))
         hidden = drafter(model.embedding(tokens), batch.at, context, batch.seen)
-    wanted = batch.weights > 0
-    total, hits = head_cross_entropy(
-        hidden[:, :, 1:][wanted], model.head.weight, batch.ids[:, :, 1:][wanted], batch.weights[wanted]
-    )
-    first = torch.zeros_like(wanted)
+    real = batch.weights > 0
+    head, labels = model.head.weight, batch.ids[:, :, 1:][real]
+    wanted = None
+    if batch.expected is not None:
+        wanted = SOFT * batch.expected[:, :, 1:][real] + (1 - SOFT) * head[labels]
+    total, hits = head_cross_entropy(hidden[:, :, 1:][real], head, labels, batch.weights[real], wanted)
+    first = torch.zeros_like(real)
     first[..., 0] = True
-    right = hits[first[wanted]].float().mean()
+    right = hits[first[real]].float().mean()
     return total / batch.weights.sum(), float(right)
 
 

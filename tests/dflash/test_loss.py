@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from synthspec.dflash import loss
-from synthspec.dflash.loss import decay, head_cross_entropy
+from synthspec.dflash.loss import decay, expected_rows, head_cross_entropy
 
 
 @pytest.mark.parametrize("rows", [1, 5, 64])
@@ -31,3 +31,19 @@ def test_decay_is_one_at_the_first_guess_and_falls_by_gamma():
     assert weights.shape == (7,)
     assert weights[0] == 1
     torch.testing.assert_close(weights[4], torch.tensor(1.0).exp().reciprocal())
+
+
+def test_a_distribution_is_learned_from_its_expected_row_alone():
+    torch.manual_seed(0)
+    head = torch.randn(300, 24, dtype=torch.float64)
+    hidden = torch.randn(40, 24, dtype=torch.float64, requires_grad=True)
+    teacher = torch.randn(40, 24, dtype=torch.float64)
+    labels, weights = torch.randint(0, 300, (40,)), torch.rand(40)
+    total, _ = head_cross_entropy(hidden, head, labels, weights, expected_rows(teacher, head))
+    total.backward()
+    ours, hidden.grad = hidden.grad, None
+    q = (teacher @ head.T).softmax(-1)
+    plain = (-(q * (hidden @ head.T).log_softmax(-1)).sum(-1) * weights).sum()
+    plain.backward()
+    torch.testing.assert_close(total.double(), plain, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours, hidden.grad, rtol=1e-4, atol=1e-5)
