@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from functools import lru_cache, partial
+from functools import lru_cache
 from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
@@ -318,6 +318,11 @@ def train(run: Run) -> Counts:
     settings = run.spec.train
     dev = _rows(run, f"sets/{DEV}.parquet")
     samples = run.ledger().stages["assemble"].kept
+
+    def evaluate(drafter: Any) -> dict[str, float]:
+        with progress.bar("measure on the way", len(dev), "answers") as seen:
+            return by_purpose(dev, target, drafter, seen)
+
     with (
         progress.bar("read the training set", samples, "samples") as reading,
         progress.bar("train", settings.steps, "steps", resumes=True) as tick,
@@ -329,7 +334,7 @@ def train(run: Run) -> Counts:
             run.path("checkpoints"),
             run.spec.seed,
             root=run.root,
-            evaluate=partial(by_purpose, dev, target) if dev else None,
+            evaluate=evaluate if dev else None,
             tick=tick,
             reading=reading,
         )

@@ -26,7 +26,7 @@ runs_app = typer.Typer(help="Look at run folders, or remove one.", no_args_is_he
 app.add_typer(runs_app, name="runs")
 
 SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="A spec file, or the folder it is in.")]
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or a spec file.")]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder or its name, or a spec file.")]
 Runs = Annotated[
     Path | None, typer.Option("--runs", metavar="DIR", help="Where run folders are; runs/ beside the spec.")
 ]
@@ -173,12 +173,14 @@ def runs_ls(
 
 @runs_app.command("show")
 def runs_show(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")], as_json: Json = False
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or its name.")],
+    as_json: Json = False,
 ) -> None:
     """Show what a run did, stage by stage, and what came out."""
+    from synthspec.run import named
     from synthspec.runfolders import show_table, summary
 
-    found = summary(run)
+    found = summary(named(run))
     if as_json:
         _print(found)
     else:
@@ -187,13 +189,15 @@ def runs_show(
 
 @runs_app.command("rm")
 def runs_rm(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or its name.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: Json = False,
 ) -> None:
     """Remove a run folder, after saying what goes and what else uses it."""
+    from synthspec.run import named
     from synthspec.runfolders import removal, removal_text, remove
 
+    run = named(run)
     what = removal(run)
     if not as_json:
         typer.echo(removal_text(what))
@@ -254,7 +258,10 @@ def _print(value: dict[str, Any]) -> None:
 def _show(what: Any) -> None:
     from rich.console import Console
 
-    Console().print(what)
+    console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, 160)  # a file or a pipe has no edge to wrap at
+    console.print(what)
 
 
 def main() -> None:

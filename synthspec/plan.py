@@ -250,11 +250,10 @@ def _shortfalls(run: Run, requests: list[Row], grammars: list[str]) -> list[str]
         **{f"grammar_{name}": min(rows[name], holdout.requests) for name in holdout.grammars},
         **{ood.name: sum(row.get("set") == ood.name for row in requests) for ood in run.spec.ood},
     }
-    return notes + [
-        f"the set {name} will have {n} requests at most, and the gate wants {least} (gate.min_requests)"
-        for name, n in sets.items()
-        if n < least
-    ]
+    small = ", ".join(f"{name} ({n})" for name, n in sets.items() if n < least)
+    if small:
+        notes.append(f"the gate wants {least} requests of a set (gate.min_requests); smaller are {small}")
+    return notes
 
 
 def _tools_travel(grammars: list[Any], tokenizer: Any) -> str:
@@ -366,7 +365,8 @@ def table(plan: Plan) -> Any:
     facts.add_row("requests", ", ".join(f"{n:,} {purpose}" for purpose, n in plan.requests.items()))
     tokens = f"{plan.prompt_tokens:,} of prompts, about {plan.completion_tokens:,} to write"
     facts.add_row("tokens", tokens)
-    facts.add_row("disk", f"about {told_size(plan.disk_bytes)}, {told_size(plan.disk_free_bytes)} free")
+    disk = f"about {told_size(plan.disk_bytes)} while training, which keeps the target's features"
+    facts.add_row("disk", f"{disk}; {told_size(plan.disk_free_bytes)} are free")
     if plan.minutes:
         total = sum(plan.minutes.values())
         parts = ", ".join(f"{name} {value:.1f}" for name, value in plan.minutes.items())

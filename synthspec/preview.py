@@ -88,14 +88,15 @@ def _by_grammar(row: Row) -> str:
 
 
 def page(requests: list[Row]) -> Any:
-    """The previewed requests for the terminal, spans in colour."""
+    """The previewed requests for the terminal: spans in colour, and values in brackets for those without."""
     from rich.console import Group
     from rich.rule import Rule
     from rich.text import Text
 
     legend = Text("spans: ")
     for kind, style in STYLES.items():
-        legend.append(kind, style=style).append(" ")
+        legend.append(f"[{kind}]" if kind == "value" else kind, style=style).append(" ")
+    legend.append("\nA wrong value is expected, since only structure is learned; a wrong structure is dropped.")
     parts: list[Any] = [legend]
     for number, request in enumerate(requests, start=1):
         parts.append(Rule(f"{number}. {request['grammar']}, prompt from {request['source']}", align="left"))
@@ -106,6 +107,7 @@ def page(requests: list[Row]) -> Any:
         parts.append(Text(f"the target, {request['tokens']} tokens, {request['state']}{why}:", style="bold"))
         answer = Text()
         for span in request["spans"]:
-            answer.append(span["text"], style=STYLES[span["kind"]])
+            text = f"[{span['text']}]" if span["kind"] == "value" else span["text"]
+            answer.append(text, style=STYLES[span["kind"]])
         parts += [answer if request["spans"] else Text(request["completion"], style="red"), Text()]
     return Group(*parts)

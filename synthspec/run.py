@@ -109,6 +109,7 @@ def open_run(path: Path, runs: Path | None = None) -> Run:
     Raises:
         UserError: it is none of them, the spec has mistakes, or another version wrote the run folder.
     """
+    path = named(path)
     if (path / "manifest.json").is_file():
         return _existing(path)
     if path.is_dir() and not (path / SPEC_FILE).is_file():
@@ -131,6 +132,12 @@ def open_run(path: Path, runs: Path | None = None) -> Run:
     else:
         manifest = Manifest(synthspec=__version__, name=spec.name, spec=copy)
     return Run(folder, file.parent.resolve(), spec, manifest)
+
+
+def named(path: Path) -> Path:
+    """The path itself, or the run of that name in `runs/` here."""
+    here = Path("runs") / path
+    return here if not path.exists() and here.is_dir() else path
 
 
 def _existing(folder: Path) -> Run:
@@ -186,6 +193,20 @@ def read_record(path: Path, model: type[Record]) -> Record:
         raise UserError(
             f"{path} is damaged at {place}: restore it, or remove the run and run its spec again"
         ) from None
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether some process works on a run folder."""
+    if folder.resolve() in _held:
+        return True
+    try:
+        with (folder / ".lock").open() as stream:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
 
 
 _held: dict[Path, int] = {}

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ import yaml
 
 from synthspec.errors import UserError
 from synthspec.ledger import Ledger
-from synthspec.run import Manifest, locked, read_manifest, read_record
+from synthspec.progress import duration
+from synthspec.run import Manifest, StageRecord, is_locked, locked, read_manifest, read_record
 from synthspec.stages import NAMES
+
+PATTERNS = ("", "*/", "runs/*/", "*/runs/*/")
 
 
 @dataclass(frozen=True)
@@ -35,14 +39,14 @@ class Removal:
 
 
 def find(place: Path) -> list[Path]:
-    """All run folders in a folder of runs, in a project, or at the place itself, by name.
+    """All run folders in a folder of projects, in a project, in its runs/, or at the place itself, by name.
 
     Raises:
         UserError: there is no such folder.
     """
     if not place.is_dir():
         raise UserError(f"there is no folder {place}: name a project or its runs folder")
-    found = {file.parent for pattern in ("", "*/", "runs/*/") for file in place.glob(f"{pattern}manifest.json")}
+    found = {file.parent for pattern in PATTERNS for file in place.glob(f"{pattern}manifest.json")}
     return sorted(folder for folder in found if _is_manifest(folder))
 
 
@@ -70,6 +74,7 @@ def summary(folder: Path) -> dict[str, Any]:
             stages[name] = {
                 "fingerprint": record.fingerprint,
                 "finished": record.finished,
+                "seconds": _seconds(record) if record.finished else None,
                 **(line.model_dump(mode="json") if line and record.finished else {}),
             }
     measured: dict[str, Any] = {}
@@ -80,6 +85,7 @@ def summary(folder: Path) -> dict[str, Any]:
         "folder": str(folder),
         "spec": os.path.normpath(folder / manifest.spec.path),
         "bytes": _size(folder),
+        "working": is_locked(folder),
         "stages": stages,
         "acceptance": [
             {
@@ -145,6 +151,12 @@ def _size(path: Path) -> int:
     return sum(file.stat().st_size for file in path.rglob("*") if file.is_file() and not file.is_symlink())
 
 
+def _seconds(record: StageRecord) -> float:
+    """From the last start of a stage to its end."""
+    assert record.finished is not None
+    return (datetime.fromisoformat(record.finished) - datetime.fromisoformat(record.started)).total_seconds()
+
+
 def told_size(count: float) -> str:
     """`312 B`, `4.1 MB`."""
     for unit in ("B", "KB", "MB", "GB"):
@@ -169,12 +181,15 @@ def list_table(runs: list[dict[str, Any]], place: Path) -> Any:
     from rich.table import Table
 
     if not runs:
-        return f"no runs in {place}"
-    table = Table("run", "done", "verdict", "size", "folder", box=None, header_style="bold", pad_edge=False)
+        return f"no runs in {place.resolve()}: name a project, whose runs are in its folder runs/"
+    table = Table(
+        "run", "now", "done", "verdict", "size", "folder", box=None, header_style="bold", pad_edge=False
+    )
     for run in runs:
         done = [name for name, stage in run["stages"].items() if stage["finished"]]
         progress = f"until {done[-1]}" if done else "nothing"
-        table.add_row(run["run"], progress, _verdict(run["gate"]), told_size(run["bytes"]), run["folder"])
+        now = "at work" if run["working"] else "idle"
+        table.add_row(run["run"], now, progress, _verdict(run["gate"]), told_size(run["bytes"]), run["folder"])
     return table
 
 
@@ -185,15 +200,16 @@ def show_table(run: dict[str, Any]) -> Any:
     from rich.text import Text
 
     stages = Table("stage", "unit", box=None, header_style="bold", pad_edge=False)
-    for column in ("requested", "kept"):
+    for column in ("requested", "kept", "took"):
         stages.add_column(column, justify="right")
     stages.add_column("otherwise")
     for name, stage in run["stages"].items():
         if not stage["finished"] or "unit" not in stage:
-            stages.add_row(name, "not finished")
+            stages.add_row(name, "at work" if run["working"] else "not finished")
             continue
         others = ", ".join(f"{n:,} {state}" for state, n in stage["dropped"].items())
-        stages.add_row(name, stage["unit"], f"{stage['requested']:,}", f"{stage['kept']:,}", others)
+        took = duration(stage["seconds"])
+        stages.add_row(name, stage["unit"], f"{stage['requested']:,}", f"{stage['kept']:,}", took, others)
     parts: list[Any] = [Text(f"run {run['run']}, {told_size(run['bytes'])}", style="bold"), stages]
     if run["acceptance"]:
         sets = Table("set", box=None, header_style="bold", pad_edge=False)

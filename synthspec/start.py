@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from synthspec import progress
+from synthspec.adapters import project_grammars
 from synthspec.run import open_run
+from synthspec.stages import is_done
 
 
 def run_flow(name: str, path: Path, runs: Path | None, options: dict[str, Any]) -> Path:
@@ -24,7 +26,10 @@ def run_flow(name: str, path: Path, runs: Path | None, options: dict[str, Any]) 
     Returns:
         The run folder.
     """
-    folder = open_run(path, runs).folder  # tells mistakes before the slow part
+    run = open_run(path, runs)  # tells mistakes before the slow part
+    if name in ("run", "produce") and not is_done(run, "pull"):
+        project_grammars(run.spec, run.root)
+    folder = run.folder
     # What Prefect and other libraries log goes to its server, not among our lines.
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     os.environ.setdefault("PREFECT_INTERNAL_LOGGING_LEVEL", "CRITICAL")

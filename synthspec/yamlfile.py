@@ -242,6 +242,9 @@ def _shown(value: Any) -> str:
 
 def _unknown_key(model: type[BaseModel], loc: Place) -> str:
     known = sorted({name for part in _models_at(model, loc[:-1]) for name in _field_names(part)})
+    outer, dot, inner = str(loc[-1]).partition(".")
+    if dot and outer in known:
+        return f"a dot does not nest in YAML; write {inner} below {outer}, two spaces further in"
     close = difflib.get_close_matches(str(loc[-1]), known, 1, 0.6)
     if close:
         return f"unknown key, did you mean {close[0]}?"

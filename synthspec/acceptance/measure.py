@@ -101,13 +101,17 @@ def _by_span(
     return {kind: count for kind, count in counts.items() if count["proposed"]}
 
 
-def by_purpose(rows: Sequence[Row], target: Target, drafter: Drafter) -> dict[str, float]:
+def by_purpose(
+    rows: Sequence[Row], target: Target, drafter: Drafter, tick: Callable[[int], None] = lambda n: None
+) -> dict[str, float]:
     """Acceptance lengths on some samples: `in_domain` of those with a grammar, `general` of the others."""
     parts = {
         "in_domain": [row for row in rows if row["grammar"]],
         "general": [row for row in rows if not row["grammar"]],
     }
-    return {name: accept_len(*totals(trace(part, target, drafter))) for name, part in parts.items() if part}
+    return {
+        name: accept_len(*totals(trace(part, target, drafter, tick))) for name, part in parts.items() if part
+    }
 
 
 def measure(

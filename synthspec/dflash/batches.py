@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,8 +40,8 @@ class Batch:
     expected: Tensor | None = None  # [B, N, S, H], `Features.expected` of each token, if it was kept
 
     def to(self, device: torch.device) -> Batch:
-        moved = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Batch(**{name: None if value is None else value.to(device) for name, value in moved.items()})
+        parts: list[Any] = [getattr(self, field.name) for field in fields(self)]
+        return Batch(*(part if part is None else part.to(device) for part in parts))
 
 
 def documents_of_step(count: int, batch: int, step: int, seed: int) -> list[int]:

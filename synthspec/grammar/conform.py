@@ -157,7 +157,7 @@ def violation(grammar: Grammar, value: Any) -> str | None:
             return "a call is an object of name and arguments, and nothing else"
         if not isinstance(call["name"], str) or call["name"] not in validators:
             return "it calls a tool that the grammar does not have"
-        if wrong := _first_error(validators[call["name"]], call["arguments"], "arguments"):
+        if wrong := _first_error(validators[call["name"]], call["arguments"], f"{call['name']}.arguments"):
             return wrong
     return None
 
@@ -184,9 +184,10 @@ def _first_error(validator: Any, value: Any, place: str) -> str | None:
     if validator.is_valid(value):
         return None
     error = next(iter(validator.iter_errors(value)))
-    keyword = next((part for part in reversed(error.schema_path) if isinstance(part, str)), "the schema")
     where = ".".join([*([place] if place else []), *map(str, error.instance_path)]) or "the value"
-    return f"{where} breaks the keyword {keyword}"[:MAX_REASON]
+    if error.kind.name == "required":
+        return f"{where} has no {error.kind.property}, which is required"[:MAX_REASON]
+    return f"{where} breaks the keyword {error.kind.name}"[:MAX_REASON]
 
 
 def _degenerate(ids: Sequence[int]) -> str | None:

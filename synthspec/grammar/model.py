@@ -40,7 +40,11 @@ class Matching(Part):
 
     about: str = Field("", description="words that such prompts are about, beyond the tools' own")
     any: bool = Field(False, description="take prompts that no other grammar takes")
-    min_score: float = Field(0.0, ge=0, description="least score of a matching prompt")
+    min_score: float = Field(
+        0.0,
+        ge=0,
+        description="nearness a prompt must have: at 0 any shared word will do, at 1 one that no other has",
+    )
 
 
 class Grammar(Part):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -94,7 +94,6 @@ def generate(
     asks: Sequence[Ask],
     *,
     stop_ids: Sequence[int],
-    on_token: Callable[[int], None] | None = None,
 ) -> list[Answer]:
     """Continue one batch of prompts.
 
@@ -103,7 +102,6 @@ def generate(
 
     Args:
         stop_ids: tokens that end an answer; the one written is kept.
-        on_token: called after each step with the number of tokens that it wrote.
     """
     capacity = max(len(ask.ids) + ask.max_new_tokens for ask in asks)
     cache = model.new_cache(capacity)
@@ -127,11 +125,9 @@ def generate(
         for i, row in enumerate(live):
             if asks[row].temperature > 0:
                 choice[i] = sample(logits[i], asks[row].temperature, dice[row])
-        active = 0
         for i, row in enumerate(live):
             if ends[row]:
                 continue
-            active += 1
             token = choice[i]
             written[row].append(token)
             if token in stop:
@@ -140,8 +136,6 @@ def generate(
                 ends[row] = "length"
             elif (constraint := asks[row].constraint) is not None:
                 constraint.accept(token)
-        if on_token:
-            on_token(active)
         keep = [i for i, row in enumerate(live) if not ends[row]]
         if not keep:
             break

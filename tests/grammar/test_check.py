@@ -106,18 +106,18 @@ CASES = {
     ),
     "example of wrong type": (
         {"examples": example(to="<redacted:town>", seats="two")},
-        "examples[0]: does not fit its schema once it is filled: arguments.seats breaks the keyword type",
+        "it is filled: find_train.arguments.seats breaks the keyword type",
     ),
     "example lacks a part": (
         {"examples": example(to="<redacted:town>")},
-        "examples[0]: does not fit its schema once it is filled: arguments breaks the keyword required",
+        "it is filled: find_train.arguments has no seats, which is required",
     ),
     "slot out of range": (
         {
             "slots": {"town": {"type": "integer", "min": 50}},
             "examples": example(to="a", seats="<redacted:town>"),
         },
-        "examples[0]: does not fit its schema once it is filled: arguments.seats breaks the keyword maximum",
+        "it is filled: find_train.arguments.seats breaks the keyword maximum",
     ),
 }
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -53,15 +54,16 @@ class Shell:
         )
 
 
-def edit(path: Path, changes: dict[str, object]) -> None:
-    """Set dotted keys of a YAML file; a number names a place in a list."""
-    content = yaml.safe_load(path.read_text())
-    for dotted, value in changes.items():
-        *way, last = (int(key) if key.isdigit() else key for key in dotted.split("."))
-        place = content
-        for key in way:
-            place = place.setdefault(key, {}) if isinstance(place, dict) else place[key]
-        place[last] = value
+def merged(old: Any, new: Any) -> Any:
+    """`new` over `old`: mappings key by key, all else as a whole."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return {**old, **{key: merged(old.get(key), value) for key, value in new.items()}}
+    return new
+
+
+def edit(path: Path, changes: dict[str, Any]) -> None:
+    """Set keys of a YAML file."""
+    content = merged(yaml.safe_load(path.read_text()), changes)
     path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
 

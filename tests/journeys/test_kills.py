@@ -19,13 +19,13 @@ pytestmark = pytest.mark.slow
 
 SMALL = {
     "rows_per_grammar": 8,
-    "holdout.requests": 4,
-    "ood.0.requests": 2,
-    "ood.1.requests": 2,
-    "ood.0.max_new_tokens": 12,
-    "ood.1.max_new_tokens": 12,
-    "replay.max_new_tokens": 12,
-    "target.batch_rows": 8,
+    "holdout": {"requests": 4},
+    "ood": [
+        {"name": "general_chat", "source": "chat", "requests": 2, "max_new_tokens": 12},
+        {"name": "maths", "source": "sums", "requests": 2, "max_new_tokens": 12},
+    ],
+    "replay": {"max_new_tokens": 12},
+    "target": {"batch_rows": 8},
 }
 
 
@@ -78,7 +78,7 @@ def test_killed_in_any_stage_the_bytes_come_out_the_same(desk: Shell):
 
 
 def test_killed_while_training_the_drafter_comes_out_the_same(desk: Shell):
-    edit(desk.folder / "desk" / "synthspec.yaml", {"train.steps": 4, "train.checkpoint_every": 2})
+    edit(desk.folder / "desk" / "synthspec.yaml", {"train": {"steps": 4, "checkpoint_every": 2}})
     desk.run("synthspec produce desk/synthspec.yaml --json")
     shutil.copytree(desk.folder / "desk" / "runs", desk.folder / "copy")
     desk.run("synthspec train desk/synthspec.yaml --json")
