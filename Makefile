@@ -32,6 +32,7 @@ check: install
 
 schemas: install
 	$(BIN)/python -m synthspec.json_schemas
+	$(BIN)/python docs/reference.py
 
 clean:
 	rm -rf $(VENV) demo

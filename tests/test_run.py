@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,8 +17,10 @@ SPEC = "name: small\nprompts: [{name: p, files: [p.jsonl], licence: MIT}]\nmatch
 
 @pytest.fixture
 def project(tmp_path):
-    (tmp_path / "synthspec.yaml").write_text(SPEC)
-    return tmp_path
+    folder = tmp_path / "desk"
+    folder.mkdir()
+    (folder / "synthspec.yaml").write_text(SPEC)
+    return folder
 
 
 def saved(project):
@@ -122,6 +125,35 @@ def test_two_processes_never_work_on_one_run(project):
     assert attempt().returncode == 0
 
 
+def test_a_run_can_be_named_alone_where_its_runs_folder_is(project, monkeypatch):
+    run = saved(project)
+    monkeypatch.chdir(project)
+    assert open_run(Path("small")).folder.resolve() == run.folder
+    with pytest.raises(UserError):
+        open_run(Path("smaller"))
+
+
+TAKE = """
+import sys
+from pathlib import Path
+from synthspec.run import locked
+with locked(Path(sys.argv[1])):
+    print("taken", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_run_that_another_process_works_on_is_shown_as_at_work(project):
+    run = saved(project)
+    assert not summary(run.folder)["working"]
+    command = [sys.executable, "-c", TAKE, str(run.folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "taken\n"
+        assert summary(run.folder)["working"]
+        other.communicate()
+    assert not summary(run.folder)["working"]
+
+
 def test_runs_are_found_shown_and_removed(project):
     run = saved(project)
     (run.folder / "export").mkdir()
@@ -130,7 +162,7 @@ def test_runs_are_found_shown_and_removed(project):
     second = open_run(project / "other.yaml")
     second.folder.mkdir()
     second.save()
-    for place in (project, project / "runs"):
+    for place in (project, project / "runs", project.parent):
         assert [folder.name for folder in find(place)] == ["second", "small"]
     assert find(run.folder) == [run.folder]
     found = summary(run.folder)

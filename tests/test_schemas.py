@@ -1,6 +1,7 @@
 """The JSON Schemas in schemas/ are those of the models, and the shipped project keeps to them."""
 
 import json
+import runpy
 from importlib.resources import files
 from pathlib import Path
 
@@ -17,6 +18,12 @@ def test_schema_files_are_current():
     assert sorted(there) == sorted(wanted)
     stale = [name for name, text in wanted.items() if there[name] != text]
     assert not stale, f"run `python -m synthspec.json_schemas`: {stale} are not current"
+
+
+def test_the_reference_page_is_current():
+    docs = Path(__file__).parents[1] / "docs"
+    page = runpy.run_path(str(docs / "reference.py"))["page"]()
+    assert (docs / "reference.md").read_text("utf-8") == page, "run `make schemas`"
 
 
 @pytest.mark.parametrize("name", sorted(schemas()))

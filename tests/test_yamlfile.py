@@ -66,6 +66,12 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_the_file(tmp_path):
     ]
 
 
+def test_a_dot_is_told_not_to_nest(tmp_path):
+    assert told(tmp_path, "name: a\nholes.town: {kind: city}\n") == [
+        "2: holes.town: a dot does not nest in YAML; write town below holes, two spaces further in"
+    ]
+
+
 def test_an_alias_is_suggested_under_the_name_that_people_write(tmp_path):
     assert told(tmp_path, "name: a\nshema: {}\n") == ["2: shema: unknown key, did you mean schema?"]
 
