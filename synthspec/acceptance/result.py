@@ -90,7 +90,7 @@ class Acceptance(_Part):
 
 
 class LogEntry(TrainingEntry):
-    first_guess: float | None = Field(None, description="share of right guesses at the first position")
+    first_guess: float | None = Field(None, description="mean probability of the right first token")
 
 
 class TrainingLog(_Part):

@@ -40,8 +40,9 @@ class Batch:
     expected: Tensor | None = None  # [B, N, S, H], `Features.expected` of each token, if it was kept
 
     def to(self, device: torch.device) -> Batch:
-        parts: list[Any] = [getattr(self, field.name) for field in fields(self)]
-        return Batch(*(part if part is None else part.to(device) for part in parts))
+        own = (getattr(self, field.name) for field in fields(self))
+        moved: Any = [part if part is None else part.to(device) for part in own]
+        return Batch(*moved)
 
 
 def documents_of_step(count: int, batch: int, step: int, seed: int) -> list[int]:

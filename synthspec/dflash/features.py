@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from synthspec.dflash.loss import expected_rows
+from synthspec.dflash.loss import softmax_of_head
 from synthspec.errors import Stopped
 from synthspec.targets.causal import CausalModel
 from synthspec.targets.generate import prefill
@@ -26,7 +26,7 @@ class Features:
     Args:
         states: bfloat16 [tokens, K · hidden].
         starts: where each document begins in `states`; one more entry ends the last.
-        expected: bfloat16 [tokens, hidden], `loss.expected_rows` of what the target foresaw at each token
+        expected: bfloat16 [tokens, hidden], softmax · head of what the target foresaw at each token
             (at a document's first, nothing that means anything), or None.
     """
 
@@ -95,7 +95,7 @@ def extract(
             states[starts[i] : starts[i + 1]] = own[:, :width].to(states.dtype)
             if expected is not None:
                 foreseen = model.model.get_decoder().norm(own[:-1, width:])
-                expected[starts[i] + 1 : starts[i + 1]] = expected_rows(foreseen, model.head.weight)
+                expected[starts[i] + 1 : starts[i + 1]] = softmax_of_head(foreseen, model.head.weight)[0]
         tick(len(batch))
     return Features(states, starts, expected)
 

@@ -25,56 +25,64 @@ def usual_gamma(block_size: int) -> float:
     return float(np.interp(block_size, [8, 10, 16], [4.0, 5.0, 7.0]))
 
 
+def softmax_of_head(hidden: Tensor, head: Tensor) -> tuple[Tensor, Tensor]:
+    """softmax(hidden · headᵀ) · head, and log Σ exp(hidden · headᵀ), without ever holding all logits.
+
+    It is attention with the head as keys and as values. On a CPU torch's own kernel for that is as fast as
+    the two products alone; elsewhere such kernels stop at 256 dimensions, so slices of rows take their place.
+
+    Args:
+        hidden: [M, H] in the head's dtype.
+        head: [V, H].
+
+    Returns:
+        [M, H] in the head's dtype, and float32 [M].
+    """
+    if head.device.type == "cpu" and head.dtype in (torch.bfloat16, torch.float32):
+        rows, keys = hidden[None, None], head[None, None]
+        out, mass = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(rows, keys, keys, scale=1.0)
+        return out[0, 0], mass[0, 0].float()
+    parts = []
+    for part in hidden.split(ROWS_AT_ONCE):
+        logits = (part @ head.T).float()
+        mass = logits.logsumexp(-1)
+        parts.append((torch.exp(logits - mass[:, None]).to(head.dtype) @ head, mass))
+    outs, masses = zip(*parts, strict=True)
+    return torch.cat(outs), torch.cat(masses)
+
+
 class _HeadCrossEntropy(torch.autograd.Function):
-    """Head, softmax and cross entropy in one pass over slices of rows.
+    """Head, softmax and cross entropy at once.
 
     The head is frozen, so the only gradient is the one to the hidden states, and it is known as soon as
-    the slice's softmax is: d = weight · (softmax · head − wanted).  It is taken in the forward pass and
-    the logits of a slice are dropped before the next begins.
+    the softmax is: d = weight · (softmax · head − wanted).  It is taken in the forward pass.
     """
 
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, head: Tensor, labels: Tensor, weights: Tensor, wanted: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        total = hidden.new_zeros((), dtype=torch.float32)
-        hits = torch.zeros(len(hidden), dtype=torch.bool, device=hidden.device)
-        slope = torch.empty_like(hidden)
-        # Fresh memory for every slice would cost as much as the softmax; two buffers serve them all.
-        raw = torch.empty(ROWS_AT_ONCE, len(head), dtype=head.dtype, device=head.device)
-        wide = torch.empty(ROWS_AT_ONCE, len(head), dtype=torch.float32, device=head.device)
-        for start in range(0, len(hidden), ROWS_AT_ONCE):
-            part = slice(start, start + ROWS_AT_ONCE)
-            truth, weight = labels[part, None], weights[part, None]
-            narrow, odds = raw[: len(truth)], wide[: len(truth)]
-            torch.mm(hidden[part].to(head.dtype), head.T, out=narrow)  # [rows, vocabulary]
-            top = narrow.amax(-1, keepdim=True)
-            right = narrow.gather(1, truth).float()
-            hits[part] = (right == top)[:, 0]
-            torch.sub(narrow, top.float(), out=odds).exp_()
-            mass = odds.sum(-1, keepdim=True)
-            if wanted is None:
-                aim = head[labels[part]]
-            else:
-                aim = wanted[part]
-                right = (hidden[part].float() * aim.float()).sum(-1, keepdim=True)
-            total += ((mass.log() + top - right) * weight).sum()
-            torch.mul(odds, weight / mass, out=narrow)
-            slope[part] = narrow @ head - weight * aim
-        ctx.save_for_backward(slope)
-        ctx.mark_non_differentiable(hits)
-        return total, hits
+        hidden = hidden.to(head.dtype)
+        expected, mass = softmax_of_head(hidden, head)
+        truth = head[labels]
+        aim = truth if wanted is None else wanted.to(head.dtype)
+        wide = hidden.float()
+        total = ((mass - (wide * aim).sum(-1)) * weights).sum()
+        odds = ((wide * truth).sum(-1) - mass).exp()
+        ctx.save_for_backward(weights[:, None] * (expected - aim))
+        ctx.mark_non_differentiable(odds)
+        return total, odds
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (slope,) = ctx.saved_tensors
-        return slope * grads[0].to(slope.dtype), None, None, None, None
+        return slope * grads[0], None, None, None, None
 
 
 def head_cross_entropy(
     hidden: Tensor, head: Tensor, labels: Tensor, weights: Tensor, wanted: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Weighted sum of cross entropies under a frozen head, and which guesses were right.
+    """Weighted sum of cross entropies under a frozen head, and the probability of every label.
 
     Args:
         hidden: [M, H]; the product with the head is taken in the head's dtype, the softmax in float32.
@@ -86,25 +94,7 @@ def head_cross_entropy(
             hidden · wanted.
 
     Returns:
-        Σ weightsᵢ · cross entropy(qᵢ, softmax(hiddenᵢ · headᵀ)), a float32 scalar, and bool [M].
+        Σ weightsᵢ · cross entropy(qᵢ, softmax(hiddenᵢ · headᵀ)), a float32 scalar, and float32 [M].
     """
-    total, hits = _HeadCrossEntropy.apply(hidden, head, labels, weights, wanted)
-    return total, hits
-
-
-@torch.no_grad()
-def expected_rows(hidden: Tensor, head: Tensor) -> Tensor:
-    """softmax(hidden · headᵀ) · head: the head's row of the next token as the target expects it.
-
-    Args:
-        hidden: [M, H], the target's final hidden states.
-        head: [V, H].
-
-    Returns:
-        [M, H] in the head's dtype.
-    """
-    rows = [
-        torch.softmax(part.to(head.dtype) @ head.T, -1, dtype=torch.float32).to(head.dtype) @ head
-        for part in hidden.split(ROWS_AT_ONCE)
-    ]
-    return torch.cat(rows)
+    total, odds = _HeadCrossEntropy.apply(hidden, head, labels, weights, wanted)
+    return total, odds

@@ -38,7 +38,7 @@ SOFT = 0.5  # share of the target's own distribution in what is learned, where i
 
 
 def block_loss(drafter: Drafter, model: CausalModel, batch: Batch) -> tuple[Tensor, float]:
-    """Mean weighted cross entropy of a batch's guesses, and the share of first guesses that are right.
+    """Mean weighted cross entropy of a batch's guesses, and the mean probability of the right first token.
 
     L = Σ w · (−Σ q log p) / Σ w over all guesses of all blocks, w from `loss.decay`; q is all on the token
     that was written or, where the target's distribution was kept, half of it is.
@@ -54,11 +54,10 @@ def block_loss(drafter: Drafter, model: CausalModel, batch: Batch) -> tuple[Tens
     wanted = None
     if batch.expected is not None:
         wanted = SOFT * batch.expected[:, :, 1:][real] + (1 - SOFT) * head[labels]
-    total, hits = head_cross_entropy(hidden[:, :, 1:][real], head, labels, batch.weights[real], wanted)
+    total, odds = head_cross_entropy(hidden[:, :, 1:][real], head, labels, batch.weights[real], wanted)
     first = torch.zeros_like(real)
     first[..., 0] = True
-    right = hits[first[real]].float().mean()
-    return total / batch.weights.sum(), float(right)
+    return total / batch.weights.sum(), float(odds[first[real]].mean())
 
 
 def _places(batch: Batch) -> Tensor:
