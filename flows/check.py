@@ -6,7 +6,8 @@ from prefect import flow
 
 from synthspec.flows.tasks import TASKS, opened
 from synthspec.gatekeeping import raise_if_refused, ship_anyway
-from synthspec.stages import NAMES, require
+from synthspec.stages.execute import require
+from synthspec.stages.table import NAMES
 
 STAGES = NAMES[NAMES.index("measure") :]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prefect import flow
 
 from synthspec.flows.tasks import TASKS, opened
-from synthspec.stages import NAMES
+from synthspec.stages.table import NAMES
 
 STAGES = NAMES[: NAMES.index("train")]
 

@@ -8,7 +8,8 @@ from synthspec.flows import check as checking
 from synthspec.flows import produce as producing
 from synthspec.flows import train as training
 from synthspec.flows.tasks import opened
-from synthspec.stages import renew, require, span
+from synthspec.stages.execute import renew, require
+from synthspec.stages.table import span
 
 
 @flow(name="run", persist_result=False, log_prints=False)

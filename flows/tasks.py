@@ -12,11 +12,12 @@ from prefect import get_run_logger, task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
-from synthspec import stages
 from synthspec.errors import SynthspecError
 from synthspec.failures import Unexpected
 from synthspec.ledger import Counts
 from synthspec.run import Run, locked, open_run
+from synthspec.stages.execute import execute, told
+from synthspec.stages.table import STAGES, Stage
 
 # Runs that this process works on, by folder: a spec that is edited meanwhile counts from the next start.
 _open: dict[str, Run] = {}
@@ -44,24 +45,24 @@ def opened(path: str, runs: str | None) -> Iterator[Run]:
                 del _open[key]
 
 
-def _task_of(stage: stages.Stage) -> Any:
+def _task_of(stage: Stage) -> Any:
     @task(name=stage.name, description=stage.does, cache_policy=NO_CACHE, persist_result=False)
     def do(run_folder: str) -> None:
         run = _open[run_folder]
         try:
-            counts = stages.execute(run, stage.name)
+            counts = execute(run, stage.name)
         except SynthspecError:
             raise
         except Exception as error:
             # Prefect keeps the texts of exceptions, and those of libraries may quote rows.
             raise Unexpected(error) from None
-        get_run_logger().info("%s: %s", stage.name, stages.told(counts))
+        get_run_logger().info("%s: %s", stage.name, told(counts))
         _publish(run, stage.name, counts)
 
     return do
 
 
-TASKS: dict[str, Any] = {stage.name: _task_of(stage) for stage in stages.STAGES}
+TASKS: dict[str, Any] = {stage.name: _task_of(stage) for stage in STAGES}
 
 
 def _publish(run: Run, stage: str, counts: Counts) -> None:

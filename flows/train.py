@@ -5,7 +5,7 @@ from __future__ import annotations
 from prefect import flow
 
 from synthspec.flows.tasks import TASKS, opened
-from synthspec.stages import require
+from synthspec.stages.execute import require
 
 STAGES = ("train",)
 

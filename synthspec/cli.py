@@ -111,7 +111,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Do everything that is not done yet, from prompts to the report."""
-    from synthspec.stages import span, stage_named
+    from synthspec.stages.table import span, stage_named
 
     span(first, until)
     if fresh:

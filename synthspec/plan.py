@@ -12,10 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from synthspec import adapters, progress
+from synthspec import progress
 from synthspec.errors import UserError
 from synthspec.run import Run, open_run
-from synthspec.stages import NAMES, first_difference, is_done
+from synthspec.stages import facts
+from synthspec.stages.execute import first_difference, is_done
+from synthspec.stages.table import NAMES
 
 Row = dict[str, Any]
 
@@ -80,15 +82,15 @@ def make_plan(path: Path, runs: Path | None = None) -> Plan:
             mistakes.append(str(error))
             return None
 
-    grammars = tried(lambda: adapters.project_grammars(spec, run.root)) or []
+    grammars = tried(lambda: facts.project_grammars(spec, run.root)) or []
     for source in spec.prompts:
-        for label, file in (tried(partial(adapters.source_files, source, run.root)) or {}).items():
+        for label, file in (tried(partial(facts.source_files, source, run.root)) or {}).items():
             if not file.is_file():
                 mistakes.append(f"prompts: {source.name}: there is no file {label}: correct the name")
     with progress.bar("looking at the target", None, ""):
         target = tried(lambda: _fitting_target(run))
         drafter = tried(lambda: _fitting_start(run, target)) if target else None
-        tokenizer = tried(lambda: adapters.tokenizer_of(run)) if target else None
+        tokenizer = tried(lambda: facts.tokenizer_of(run)) if target else None
     if mistakes:
         raise UserError("\n".join(mistakes))
     notes: list[str] = []
@@ -161,11 +163,11 @@ def _fitting_target(run: Run) -> Row:
     """Facts of the target, which must fit into memory where it runs in this process."""
     from synthspec.targets.load import check_memory
 
-    target = adapters.target_of(run)
-    facts = adapters.describe(target)
+    target = facts.target_of(run)
+    about = facts.describe(target)
     if target.kind == "transformers":
-        check_memory(facts, target)
-    return facts
+        check_memory(about, target)
+    return about
 
 
 def _fitting_start(run: Run, target: Row) -> Any:
@@ -173,7 +175,7 @@ def _fitting_start(run: Run, target: Row) -> Any:
     from synthspec.dflash.checkpoint import WEIGHTS, check_fits
     from synthspec.dflash.config import read_config
 
-    folder = adapters.start_folder(run)
+    folder = facts.start_folder(run)
     config = read_config(folder)
     if not (folder / WEIGHTS).is_file():
         raise UserError(f"train.start: {folder} holds no weights: {WEIGHTS} is missing")
@@ -356,22 +358,22 @@ def table(plan: Plan) -> Any:
 
     from synthspec.runfolders import told_size
 
-    facts = Table(box=None, show_header=False, pad_edge=False)
-    facts.add_row("run", f"{plan.run}, in {plan.folder}")
+    lines = Table(box=None, show_header=False, pad_edge=False)
+    lines.add_row("run", f"{plan.run}, in {plan.folder}")
     target = plan.target
     size = f"{target['parameters'] / 1e6:,.0f}M parameters, {told_size(target['bytes_needed'])} in memory"
-    facts.add_row("target", f"{target['model']}, {size}, {target['dtype']}")
-    facts.add_row("tools", plan.tools_travel)
-    facts.add_row("requests", ", ".join(f"{n:,} {purpose}" for purpose, n in plan.requests.items()))
+    lines.add_row("target", f"{target['model']}, {size}, {target['dtype']}")
+    lines.add_row("tools", plan.tools_travel)
+    lines.add_row("requests", ", ".join(f"{n:,} {purpose}" for purpose, n in plan.requests.items()))
     tokens = f"{plan.prompt_tokens:,} of prompts, about {plan.completion_tokens:,} to write"
-    facts.add_row("tokens", tokens)
+    lines.add_row("tokens", tokens)
     disk = f"about {told_size(plan.disk_bytes)} while training, which keeps the target's features"
-    facts.add_row("disk", f"{disk}; {told_size(plan.disk_free_bytes)} are free")
+    lines.add_row("disk", f"{disk}; {told_size(plan.disk_free_bytes)} are free")
     if plan.minutes:
         total = sum(plan.minutes.values())
         parts = ", ".join(f"{name} {value:.1f}" for name, value in plan.minutes.items())
-        facts.add_row("minutes", f"about {total:.0f} on this machine as busy as it is now ({parts})")
-    facts.add_row("done", ", ".join(plan.done) or "nothing yet")
+        lines.add_row("minutes", f"about {total:.0f} on this machine as busy as it is now ({parts})")
+    lines.add_row("done", ", ".join(plan.done) or "nothing yet")
     sources = Table("prompts", "from", "licence", box=None, header_style="bold", pad_edge=False)
     sources.add_column("prompts", justify="right")
     for source in plan.sources:
@@ -383,4 +385,4 @@ def table(plan: Plan) -> Any:
         use = "measure only" if grammar["held_out"] else "train and measure"
         grammars.add_row(grammar["name"], grammar["kind"], use, f"{grammar['requests']:,}")
     notes = [Text(f"note: {note}", style="yellow") for note in plan.notes]
-    return Group(facts, Text(), sources, Text(), grammars, *([Text(), *notes] if notes else []))
+    return Group(lines, Text(), sources, Text(), grammars, *([Text(), *notes] if notes else []))

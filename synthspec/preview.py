@@ -7,9 +7,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from synthspec import adapters, progress
+from synthspec import progress
 from synthspec.files import content_id
 from synthspec.run import open_run
+from synthspec.stages import facts
 
 Row = dict[str, Any]
 
@@ -35,7 +36,7 @@ def make_preview(path: Path, n: int) -> list[Row]:
 
     run = open_run(path)
     spec = run.spec
-    grammars = {grammar.name: grammar for grammar in adapters.project_grammars(spec, run.root)}
+    grammars = {grammar.name: grammar for grammar in facts.project_grammars(spec, run.root)}
     prompts: dict[str, Row] = {}
     seen: set[str] = set()
     with progress.bar("reading the prompts", None, "prompts") as tick:
@@ -49,9 +50,9 @@ def make_preview(path: Path, n: int) -> list[Row]:
         chosen = [
             row for _, rows in groupby(sorted(matches, key=_by_grammar), _by_grammar) for row in list(rows)[:n]
         ]
-    tokenizer = adapters.tokenizer_of(run)
+    tokenizer = facts.tokenizer_of(run)
     requests, _ = render(chosen, list(prompts.values()), list(grammars.values()), tokenizer, spec)
-    target = adapters.loaded_target(run)
+    target = facts.loaded_target(run)
     shown: list[Row] = []
     with progress.bar("the target answers", len(requests), "requests") as tick:
         for name, group in groupby(requests, _by_grammar):

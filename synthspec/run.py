@@ -80,6 +80,12 @@ class Run:
     def path(self, name: str) -> Path:
         return self.folder / name
 
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """The rows of a parquet file, or of a folder of them."""
+        from synthspec.samples.schema import read_rows
+
+        return read_rows(self.path(name))
+
     def save(self) -> None:
         """Write manifest.json."""
         self.manifest.synthspec = __version__

@@ -16,7 +16,7 @@ from synthspec.errors import UserError
 from synthspec.ledger import Ledger
 from synthspec.progress import duration
 from synthspec.run import Manifest, StageRecord, is_locked, locked, read_manifest, read_record
-from synthspec.stages import NAMES
+from synthspec.stages.table import NAMES
 
 PATTERNS = ("", "*/", "runs/*/", "*/runs/*/")
 

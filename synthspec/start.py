@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from synthspec import progress
-from synthspec.adapters import project_grammars
 from synthspec.run import open_run
-from synthspec.stages import is_done
+from synthspec.stages.execute import is_done
+from synthspec.stages.facts import project_grammars
 
 
 def run_flow(name: str, path: Path, runs: Path | None, options: dict[str, Any]) -> Path:

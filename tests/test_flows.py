@@ -5,7 +5,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from synthspec import stages
 from synthspec.errors import UserError
 from synthspec.failures import exit_code_of
 from synthspec.run import StageRecord, locked, open_run
@@ -45,7 +44,7 @@ def test_a_task_hides_the_texts_of_unknown_failures_and_of_no_others(project, mo
     def fails(run, name):
         raise KeyError("4111 1111") if name == "pull" else UserError("match is wrong")
 
-    monkeypatch.setattr(stages, "execute", fails)
+    monkeypatch.setattr("synthspec.flows.tasks.execute", fails)
     with tasks.opened(str(project), None) as run:
         with pytest.raises(UserError, match="match is wrong"):
             tasks.TASKS["match"].fn(str(run.folder))

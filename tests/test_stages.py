@@ -5,12 +5,14 @@ import json
 
 import pytest
 
-from synthspec import adapters, progress, stages
+from synthspec import progress
 from synthspec.errors import UserError
 from synthspec.files import write_json, write_text
 from synthspec.ledger import Counts
 from synthspec.run import open_run
 from synthspec.runfolders import summary
+from synthspec.stages import facts, produce, table
+from synthspec.stages.execute import discard, execute, renew, require
 
 SPEC = "name: small\nprompts: [{name: p, files: [p.jsonl], licence: MIT}]\nmatch: [p]\ngrammars: [g.yaml]\n"
 FILES = {
@@ -62,11 +64,11 @@ def project(tmp_path, monkeypatch):
             stage,
             work=work_of(stage.name),
             settings=settings.get(stage.name, stage.settings),
-            outside=stages._no_files if stage.name in ("render", "train", "measure") else stage.outside,
+            outside=table._no_files if stage.name in ("render", "train", "measure") else stage.outside,
         )
-        for stage in stages.STAGES
+        for stage in table.STAGES
     )
-    monkeypatch.setattr(stages, "STAGES", plain)
+    monkeypatch.setattr(table, "STAGES", plain)
     progress.be_quiet()
     yield tmp_path, worked
     progress.be_quiet(False)
@@ -75,9 +77,9 @@ def project(tmp_path, monkeypatch):
 def everything(project, first=None, last=None):
     run = open_run(project)
     if first:
-        stages.require(run, first)
-    for name in stages.span(first, last):
-        stages.execute(run, name)
+        require(run, first)
+    for name in table.span(first, last):
+        execute(run, name)
     return run
 
 
@@ -88,13 +90,13 @@ def change(project, line):
 def test_all_stages_run_once_and_then_never_again(project):
     path, worked = project
     run = everything(path)
-    assert worked == list(stages.NAMES)
+    assert worked == list(table.NAMES)
     before = {file: file.read_bytes() for file in run.folder.rglob("*") if file.is_file()}
     everything(path)
-    assert worked == list(stages.NAMES)
+    assert worked == list(table.NAMES)
     assert before == {file: file.read_bytes() for file in run.folder.rglob("*") if file.is_file()}
     ledger = run.ledger()
-    assert list(ledger.stages) == list(stages.NAMES)
+    assert list(ledger.stages) == list(table.NAMES)
     assert all(line.kept + sum(line.dropped.values()) == line.requested for line in ledger.stages.values())
 
 
@@ -108,7 +110,7 @@ def test_a_changed_setting_is_refused_with_its_name_and_the_ways_out(project):
         "run small: stage match was done with rows_per_grammar 160, and now it is 200: give the spec another "
         "name, or add --fresh match to do this stage and all later ones again"
     )
-    assert worked == list(stages.NAMES)
+    assert worked == list(table.NAMES)
 
 
 def test_a_setting_that_no_finished_stage_depends_on_may_change(project):
@@ -116,7 +118,7 @@ def test_a_setting_that_no_finished_stage_depends_on_may_change(project):
     everything(path, last="assemble")
     change(path, "train: {steps: 7}")
     everything(path)
-    assert worked == list(stages.NAMES)
+    assert worked == list(table.NAMES)
 
 
 def test_fresh_does_a_stage_and_all_later_ones_again(project):
@@ -124,13 +126,13 @@ def test_fresh_does_a_stage_and_all_later_ones_again(project):
     run = everything(path)
     change(path, "seed: 3")
     run = open_run(path)
-    stages.discard(run, "render")
+    discard(run, "render")
     assert run.path("matches/matches.parquet").exists()
-    assert not any(run.path(file).exists() for name in stages.NAMES[2:] for file in FILES[name])
+    assert not any(run.path(file).exists() for name in table.NAMES[2:] for file in FILES[name])
     assert list(run.ledger().stages) == ["pull", "match"]
     del worked[:]
     everything(path)
-    assert worked == list(stages.NAMES[2:])
+    assert worked == list(table.NAMES[2:])
     assert json.loads(run.path("samples/samples.parquet").read_text())["seed"] == 3
 
 
@@ -142,7 +144,7 @@ def test_a_file_replaced_by_hand_counts_for_what_follows(project):
         UserError, match=r"stage assemble was done with another samples/samples\.parquet; it has changed"
     ):
         everything(path)
-    stages.discard(open_run(path), "assemble")
+    discard(open_run(path), "assemble")
     everything(path)
     assert run.path("samples/samples.parquet").read_text() == "by hand"
     assert worked.count("conform") == 1
@@ -170,17 +172,17 @@ def test_a_stage_that_lost_its_files_is_done_again(project):
 
 def test_a_killed_stage_keeps_what_it_wrote_and_refuses_other_settings(project, monkeypatch):
     path, _ = project
-    (real,) = [stage for stage in stages.STAGES if stage.name == "train"]
+    (real,) = [stage for stage in table.STAGES if stage.name == "train"]
 
     def dies(run):
         write_text(run.path("checkpoints/state"), "half")
         raise KeyboardInterrupt
 
     dying = tuple(
-        dataclasses.replace(stage, work=dies) if stage.name == "train" else stage for stage in stages.STAGES
+        dataclasses.replace(stage, work=dies) if stage.name == "train" else stage for stage in table.STAGES
     )
     with monkeypatch.context() as patch:
-        patch.setattr(stages, "STAGES", dying)
+        patch.setattr(table, "STAGES", dying)
         with pytest.raises(KeyboardInterrupt):
             everything(path)
     assert open_run(path).manifest.stages["train"].finished is None
@@ -195,9 +197,9 @@ def test_a_killed_stage_keeps_what_it_wrote_and_refuses_other_settings(project, 
         return real.work(run)
 
     resuming = tuple(
-        dataclasses.replace(stage, work=resumes) if stage.name == "train" else stage for stage in stages.STAGES
+        dataclasses.replace(stage, work=resumes) if stage.name == "train" else stage for stage in table.STAGES
     )
-    monkeypatch.setattr(stages, "STAGES", resuming)
+    monkeypatch.setattr(table, "STAGES", resuming)
     everything(path)
     assert seen == [True]
 
@@ -216,7 +218,7 @@ def test_the_gate_may_decide_again_without_a_new_measurement(project):
     change(path, "gate: {in_domain_gain: 0.5}")
     with pytest.raises(UserError, match=r"check was done with gate\.in_domain_gain 0\.2, and now it is 0\.5"):
         everything(path)
-    stages.discard(open_run(path), "check")
+    discard(open_run(path), "check")
     del worked[:]
     everything(path)
     assert worked == ["check", "report"]
@@ -226,7 +228,7 @@ def test_a_gate_that_is_to_decide_again_is_not_shown(project):
     path, _ = project
     run = everything(path)
     assert summary(run.folder)["gate"] == {"passed": True}
-    stages.discard(run, "check")
+    discard(run, "check")
     assert summary(run.folder)["gate"] is None
 
 
@@ -237,29 +239,29 @@ def test_fresh_removes_nothing_where_the_run_would_be_refused(project, monkeypat
 
     def refused(said, *asked):
         with pytest.raises(UserError, match=said):
-            stages.renew(open_run(path), *asked)
+            renew(open_run(path), *asked)
         assert sorted(run.folder.rglob("*")) == before
-        assert list(open_run(path).manifest.stages) == list(stages.NAMES)
+        assert list(open_run(path).manifest.stages) == list(table.NAMES)
 
     refused("grammars|g.yaml", "pull")  # g.yaml is no grammar
     refused("throws away what --from train starts from", "generate", "train")
-    monkeypatch.setattr(adapters, "project_grammars", lambda spec, root: [])
+    monkeypatch.setattr(facts, "project_grammars", lambda spec, root: [])
     (path / "p.jsonl").rename(path / "q.jsonl")
     refused("which does not exist", "pull")
     (path / "q.jsonl").rename(path / "p.jsonl")
     change(path, "rows_per_grammar: 200")
     refused("stage match was done with rows_per_grammar 160", "train")
-    stages.renew(open_run(path), "match")
+    renew(open_run(path), "match")
     assert list(open_run(path).manifest.stages) == ["pull"]
 
 
 def test_answers_depend_on_versions_and_on_where_they_are_computed(project, monkeypatch):
     path, _ = project
     names = ("model", "revision", "weights_sha256", "tokenizer_sha256", "template_sha256")
-    facts = {**dict.fromkeys(names, "x"), "dtype": "bfloat16", "device": "cuda"}
-    monkeypatch.setattr(adapters, "describe", lambda target: facts)
+    known = {**dict.fromkeys(names, "x"), "dtype": "bfloat16", "device": "cuda"}
+    monkeypatch.setattr(facts, "describe", lambda target: known)
     monkeypatch.setattr("synthspec.targets.load.versions", lambda: ["torch 2", "llguidance 1"])
-    settings = stages._generate(open_run(path))
+    settings = table._generate(open_run(path))
     assert settings["versions"] == ["torch 2", "llguidance 1"]
     assert (settings["target"]["dtype"], settings["target"]["device"]) == ("bfloat16", "cuda")
 
@@ -268,7 +270,7 @@ def test_a_stage_that_left_nothing_says_what_became_of_its_rows(project):
     states = ["invalid", "invalid", "truncated"]
     reasons = ["it is not UTF-8", "it is not UTF-8", "it was not finished after 9 tokens"]
     with pytest.raises(UserError) as told:
-        adapters._some([], open_run(project[0]), "conform", "no answer passed", states, reasons)
+        produce._some([], open_run(project[0]), "conform", "no answer passed", states, reasons)
     assert str(told.value) == (
         "run small: stage conform left nothing: no answer passed (2 invalid, 1 truncated); most often: "
         "it is not UTF-8 (2), it was not finished after 9 tokens (1)"
@@ -291,18 +293,18 @@ def test_a_run_starts_only_after_what_it_needs(project):
         everything(path, first="train")
     everything(path, last="assemble")
     everything(path, first="train", last="train")
-    assert worked == [*stages.NAMES[:7]]
+    assert worked == [*table.NAMES[:7]]
     change(path, "rows_per_grammar: 200")
     with pytest.raises(UserError, match="stage match was done with rows_per_grammar 160"):
         everything(path, first="measure")
     with pytest.raises(UserError, match="stage report cannot start, because stage measure is not done"):
-        stages.execute(open_run(path), "report")
+        execute(open_run(path), "report")
 
 
 def test_names_of_stages_are_checked():
     with pytest.raises(UserError, match="there is no stage 'trian'"):
-        stages.span("trian", None)
+        table.span("trian", None)
     with pytest.raises(UserError, match="the stage pull comes before train"):
-        stages.span("train", "pull")
-    assert stages.span("train", "check") == ("train", "measure", "check")
-    assert stages.span(None, None) == stages.NAMES
+        table.span("train", "pull")
+    assert table.span("train", "check") == ("train", "measure", "check")
+    assert table.span(None, None) == table.NAMES

@@ -1,246 +1,21 @@
-"""The ten stages in their order, what each depends on, and when one may be skipped, done or refused."""
+"""When a stage is done, skipped, refused, or begun again."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from synthspec import adapters, progress
+from synthspec import progress
 from synthspec.errors import UserError
 from synthspec.files import canonical, file_digest
 from synthspec.ledger import Counts
 from synthspec.run import Run, StageRecord
-
-Settings = dict[str, Any]
-
-# The check stage reads what was measured and writes its decision beside it, into the same file.
-MEASURED = "acceptance.json#sets"
-
-
-def _no_files(run: Run) -> dict[str, Path]:
-    return {}
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One arrow of the design.
-
-    Args:
-        name: the verb.
-        does: what a person reads while it works.
-        code: version of its code; raise it when the same inputs give other results.
-        settings: the part of the spec, and of the machine, that its results depend on, as JSON.
-        inputs: files and folders of the run folder that it reads.
-        outputs: files and folders of the run folder that only it writes.
-        work: does it.
-        outside: files that it reads from outside the run folder, by the name that the manifest gives them.
-        is_view: it only shows what others made, so it is done again unasked when they change.
-    """
-
-    name: str
-    does: str
-    code: int
-    settings: Callable[[Run], Settings]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    work: Callable[[Run], Counts]
-    outside: Callable[[Run], dict[str, Path]] = field(default=_no_files)
-    is_view: bool = False
-
-
-def _pull(run: Run) -> Settings:
-    return {
-        "prompts": [source.model_dump(mode="json") for source in run.spec.prompts],
-        "grammars": run.spec.grammars,
-    }
-
-
-def _match(run: Run) -> Settings:
-    spec = run.spec
-    return {
-        "match": spec.match,
-        "rows_per_grammar": spec.rows_per_grammar,
-        "holdout": spec.holdout.model_dump(mode="json"),
-        "replay": spec.replay.model_dump(mode="json", include={"source", "share"}),
-        "ood": [ood.model_dump(mode="json", include={"name", "source", "requests"}) for ood in spec.ood],
-    }
-
-
-def _render(run: Run) -> Settings:
-    spec = run.spec
-    return {
-        "seed": spec.seed,
-        "replay": {"max_new_tokens": spec.replay.max_new_tokens},
-        "ood": [{"name": ood.name, "max_new_tokens": ood.max_new_tokens} for ood in spec.ood],
-        **adapters.tokenizer_facts(run),
-    }
-
-
-def _generate(run: Run) -> Settings:
-    asked = run.spec.target.model_dump(mode="json", include={"kind", "dtype", "device", "batch_rows"})
-    return {
-        "target": {**asked, **adapters.target_facts(run)},
-        "versions": adapters.versions(),
-    }
-
-
-def _assemble(run: Run) -> Settings:
-    spec = run.spec
-    return {
-        "seed": spec.seed,
-        "holdout": spec.holdout.model_dump(mode="json"),
-        "replay": {"share": spec.replay.share},
-        "ood": [{"name": ood.name, "requests": ood.requests} for ood in spec.ood],
-    }
-
-
-def _train(run: Run) -> Settings:
-    settings = run.spec.train.model_dump(mode="json", exclude={"start"})
-    return {"seed": run.spec.seed, "train": settings, "target": _model(run)}
-
-
-def _measure(run: Run) -> Settings:
-    return {"target": _model(run), "grammar_backend": adapters.grammar_backend()}
-
-
-def _model(run: Run) -> Settings:
-    asked = run.spec.target.model_dump(mode="json", include={"dtype", "device"})
-    return {**asked, **adapters.target_facts(run)}
-
-
-def _start(run: Run) -> dict[str, Path]:
-    folder = adapters.start_folder(run)
-    return {f"start/{name}": folder / name for name in ("config.json", "model.safetensors")}
-
-
-STAGES = (
-    Stage(
-        "pull",
-        "reading public prompts",
-        1,
-        _pull,
-        (),
-        ("grammars", "prompts"),
-        adapters.pull,
-        outside=adapters.project_files,
-    ),
-    Stage(
-        "match",
-        "pairing prompts with grammars",
-        1,
-        _match,
-        ("grammars", "prompts/prompts.parquet"),
-        ("matches",),
-        adapters.match,
-    ),
-    Stage(
-        "render",
-        "writing conversations",
-        1,
-        _render,
-        ("grammars", "prompts/prompts.parquet", "matches/matches.parquet"),
-        ("requests",),
-        adapters.render,
-        outside=adapters.templates,
-    ),
-    Stage(
-        "generate",
-        "the target answers",
-        1,
-        _generate,
-        ("requests/requests.parquet",),
-        ("completions",),
-        adapters.generate,
-    ),
-    Stage(
-        "conform",
-        "checking answers",
-        1,
-        adapters.tokenizer_facts,
-        ("grammars", "prompts/prompts.parquet", "requests/requests.parquet", "completions"),
-        ("samples",),
-        adapters.conform,
-    ),
-    Stage(
-        "assemble",
-        "building the training set",
-        1,
-        _assemble,
-        ("prompts/prompts.parquet", "samples/samples.parquet"),
-        ("trainset", "sets"),
-        adapters.assemble,
-    ),
-    Stage(
-        "train",
-        "training the drafter",
-        1,
-        _train,
-        ("trainset/train.parquet", "sets"),
-        ("checkpoints",),
-        adapters.train,
-        outside=_start,
-    ),
-    Stage(
-        "measure",
-        "measuring acceptance",
-        1,
-        _measure,
-        ("sets", "checkpoints/final"),
-        ("acceptance.json",),
-        adapters.measure,
-        outside=_start,
-    ),
-    Stage(
-        "check",
-        "deciding whether the drafter may ship",
-        1,
-        lambda run: {"gate": run.spec.gate.model_dump(mode="json")},
-        (MEASURED, "checkpoints/final"),
-        ("export",),
-        adapters.check,
-    ),
-    Stage(
-        "report",
-        "writing the report",
-        1,
-        adapters.ledger_so_far,
-        ("acceptance.json", "checkpoints/log.json", "trainset/train.parquet"),
-        ("report.html",),
-        adapters.report,
-        is_view=True,
-    ),
-)
-NAMES = tuple(stage.name for stage in STAGES)
-
-
-def stage_named(name: str) -> Stage:
-    """The stage of that name.
-
-    Raises:
-        UserError: there is none.
-    """
-    if name not in NAMES:
-        raise UserError(f"there is no stage '{name}': the stages are {', '.join(NAMES)}")
-    return STAGES[NAMES.index(name)]
-
-
-def span(first: str | None, last: str | None) -> tuple[str, ...]:
-    """Names of the stages from `first` to `last`, both included; None is the very first or last.
-
-    Raises:
-        UserError: one of them is no stage, or `last` comes before `first`.
-    """
-    begin = NAMES.index(stage_named(first).name) if first else 0
-    end = NAMES.index(stage_named(last).name) if last else len(NAMES) - 1
-    if end < begin:
-        raise UserError(f"the stage {last} comes before {first}: the order is {', '.join(NAMES)}")
-    return NAMES[begin : end + 1]
+from synthspec.stages import facts, table
+from synthspec.stages.table import MEASURED, NAMES, Settings, Stage, stage_named
 
 
 def execute(run: Run, name: str) -> Counts:
@@ -304,7 +79,7 @@ def _after_all_before(run: Run, stage: Stage) -> tuple[Stage, ...]:
     Raises:
         UserError: one is not.
     """
-    before = STAGES[: NAMES.index(stage.name)]
+    before = table.STAGES[: NAMES.index(stage.name)]
     for earlier in before:
         record = run.manifest.stages.get(earlier.name)
         if record is None or not record.finished:
@@ -338,7 +113,7 @@ def first_difference(run: Run, before: str | None = None) -> str | None:
     Args:
         before: look only at the stages before this one.
     """
-    for stage in STAGES[: NAMES.index(before) if before else len(STAGES)]:
+    for stage in table.STAGES[: NAMES.index(before) if before else len(table.STAGES)]:
         old = run.manifest.stages.get(stage.name)
         if old is None or not is_done(run, stage.name):
             return None
@@ -364,7 +139,7 @@ def renew(run: Run, fresh: str, first: str | None = None) -> None:
     if first is None:
         if changed := first_difference(run, before=fresh):
             raise UserError(changed)
-        adapters.project_grammars(run.spec, run.root)
+        facts.project_grammars(run.spec, run.root)
     elif NAMES.index(fresh) < NAMES.index(first):
         raise UserError(
             f"--fresh {fresh} throws away what --from {first} starts from: start --from {fresh}, or leave "
@@ -377,7 +152,7 @@ def renew(run: Run, fresh: str, first: str | None = None) -> None:
 
 def discard(run: Run, first: str) -> None:
     """Remove what a stage and all later ones made: first from the manifest, then from the disk."""
-    later = STAGES[NAMES.index(stage_named(first).name) :]
+    later = table.STAGES[NAMES.index(stage_named(first).name) :]
     if any(stage.name in run.manifest.stages for stage in later):
         for stage in later:
             run.manifest.stages.pop(stage.name, None)

@@ -1,0 +1,149 @@
+"""The stages from the trained drafter to the decision, the export and the report."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any
+
+from synthspec import progress
+from synthspec.files import write_json, write_text
+from synthspec.ledger import Counts
+from synthspec.run import Run
+from synthspec.stages.facts import describe, loaded_target, run_grammars, start_folder, target_of
+
+Row = dict[str, Any]
+
+
+def measure(run: Run) -> Counts:
+    """Measure acceptance before and after training; unit: request."""
+    from synthspec.acceptance.measure import measure as measure_sets
+    from synthspec.dflash.checkpoint import load
+    from synthspec.samples.schema import DEV
+
+    target = loaded_target(run)
+    start, trained = (
+        load(folder, target.model.dtype).to(target.model.device)
+        for folder in (start_folder(run), run.path("checkpoints/final"))
+    )
+    measured = [file for file in sorted(run.path("sets").glob("*.parquet")) if file.stem != DEV]
+    requests = sum(len(run.rows(f"sets/{file.name}")) for file in measured)
+    with progress.bar("measure", 2 * requests, "answers") as tick:
+        sets = measure_sets(run.path("sets"), target, start, trained, tick)
+    log = json.loads(run.path("checkpoints/log.json").read_text("utf-8"))
+    acceptance = {
+        "version": 1,
+        "drafter": drafter_facts(run),
+        "block_size": trained.config.block_size,
+        "sets": sets,
+        "training": [
+            {name: entry[name] for name in ("step", "loss", "accept_len") if name in entry}
+            for entry in log["steps"]
+        ],
+        "gate": None,
+    }
+    write_acceptance(run, acceptance)
+    return Counts("request", requests, requests)
+
+
+def drafter_facts(run: Run) -> Row:
+    """What the trained drafter is and where it came from."""
+    config = json.loads(run.path("checkpoints/final/config.json").read_text("utf-8"))
+    log = json.loads(run.path("checkpoints/log.json").read_text("utf-8"))
+    return {
+        "layers": config["num_hidden_layers"],
+        "block_size": config["block_size"],
+        "taps": config["dflash_config"]["target_layer_ids"],
+        "start": run.spec.train.start,
+        "steps": run.spec.train.steps,
+        "chosen_step": log["chosen_step"],
+    }
+
+
+def check(run: Run) -> Counts:
+    """Decide whether the drafter may ship, and export it if so; unit: drafter."""
+    from synthspec.acceptance.gate import decide
+    from synthspec.samples.schema import DEV
+
+    acceptance = read_acceptance(run)
+    wanted = [file.stem for file in sorted(run.path("sets").glob("*.parquet")) if file.stem != DEV]
+    gate = {**decide(acceptance, run.spec.gate, wanted), "overridden": False}
+    if gate["passed"]:
+        export(run, gate)
+    write_acceptance(run, {**acceptance, "gate": gate})
+    return Counts("drafter", 1, int(gate["passed"]), {} if gate["passed"] else {"refused": 1})
+
+
+def export(run: Run, gate: Row) -> None:
+    """Write the folder that a server loads."""
+    from synthspec.dflash.checkpoint import export as write_export
+
+    facts = {
+        "run": run.name,
+        "gate": {"passed": gate["passed"], "overridden": gate["overridden"]},
+        "drafter": drafter_facts(run),
+    }
+    write_export(run.path("checkpoints/final"), run.path("export"), describe(target_of(run)), facts)
+
+
+def exported(run: Run) -> bool:
+    """Whether the export is there, and whole: its manifest is written last."""
+    return run.path("export/manifest.json").is_file()
+
+
+def read_acceptance(run: Run) -> Row:
+    value: Row = json.loads(run.path("acceptance.json").read_text("utf-8"))
+    return value
+
+
+def write_acceptance(run: Run, acceptance: Row) -> None:
+    """Write acceptance.json, which must be what its schema says."""
+    from synthspec.acceptance.result import Acceptance
+
+    Acceptance.model_validate(acceptance)
+    write_json(run.path("acceptance.json"), acceptance)
+
+
+def report(run: Run) -> Counts:
+    """Write the page; unit: page."""
+    from synthspec.reporting.page import Report
+    from synthspec.reporting.page import render as render_page
+
+    facts = Report(
+        name=run.name,
+        created=datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC"),
+        acceptance=read_acceptance(run),
+        ledger=run.ledger().model_dump(mode="json"),
+        manifest=run.manifest.model_dump(mode="json"),
+        target=describe(target_of(run)),
+        drafter=drafter_facts(run),
+        sources=_sources(run.rows("prompts/prompts.parquet")),
+        grammars=_grammars(run),
+        exported=exported(run),
+    )
+    write_text(run.path("report.html"), render_page(facts))
+    return Counts("page", 1, 1)
+
+
+def _sources(prompts: list[Row]) -> list[Row]:
+    keys = ("source", "dataset", "revision", "licence")
+    found = Counter(tuple(row[key] for key in keys) for row in prompts)
+    return [{**dict(zip(keys, values, strict=True)), "rows": n} for values, n in sorted(found.items())]
+
+
+def _grammars(run: Run) -> list[Row]:
+    held = run.spec.holdout.grammars
+    trained = Counter(row["grammar"] for row in run.rows("trainset/train.parquet"))
+    for name in held:
+        file = f"sets/grammar_{name}.parquet"
+        trained[name] = len(run.rows(file)) if run.path(file).exists() else 0
+    return [
+        {
+            "name": grammar.name,
+            "kind": grammar.kind,
+            "held_out": grammar.name in held,
+            "samples": trained[grammar.name],
+        }
+        for grammar in run_grammars(run)
+    ]

@@ -1,0 +1,160 @@
+"""The stages from prompts to the training set: reading and writing around the functions that do the work."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from synthspec import progress
+from synthspec.errors import UserError
+from synthspec.files import content_id, write_text
+from synthspec.ledger import Counts, count
+from synthspec.run import Run
+from synthspec.stages.facts import loaded_target, project_grammars, run_grammars, tokenizer_of
+
+Row = dict[str, Any]
+
+
+def pull(run: Run) -> Counts:
+    """Copy the grammars and read every prompt source; unit: prompt."""
+    from synthspec.grammar.model import grammar_files
+    from synthspec.prompting.pull import pull as pull_source
+    from synthspec.samples.schema import PROMPTS, write_rows
+
+    found_grammars = project_grammars(run.spec, run.root)
+    for file, grammar in zip(grammar_files(run.root, run.spec.grammars), found_grammars, strict=True):
+        write_text(run.path(f"grammars/{grammar.name}.yaml"), file.read_text("utf-8-sig"))
+    rows: list[Row] = []
+    states: list[str] = []
+    seen: set[str] = set()
+    with progress.bar("pull", None, "prompts") as tick:
+        for source in run.spec.prompts:
+            found, became = pull_source(source, run.root, seen, tick)
+            rows += found
+            states += became
+    _some(rows, run, "pull", "no prompt could be read from any source", states)
+    write_rows(run.path("prompts/prompts.parquet"), PROMPTS, rows)
+    return count("prompt", states)
+
+
+def match(run: Run) -> Counts:
+    """Pair prompts with grammars; unit: prompt."""
+    from synthspec.prompting.match import match as match_prompts
+    from synthspec.samples.schema import MATCHES, write_rows
+
+    prompts = run.rows("prompts/prompts.parquet")
+    with progress.bar("match", len(prompts), "prompts") as tick:
+        rows, states = match_prompts(prompts, run_grammars(run), run.spec, tick)
+    _some(rows, run, "match", "no prompt fits any grammar", states)
+    write_rows(run.path("matches/matches.parquet"), MATCHES, rows)
+    return count("prompt", states)
+
+
+def render(run: Run) -> Counts:
+    """Write out conversations; unit: match."""
+    from synthspec.prompting.render import render as render_matches
+    from synthspec.samples.schema import REQUESTS, write_rows
+
+    matches = run.rows("matches/matches.parquet")
+    prompts = run.rows("prompts/prompts.parquet")
+    with progress.bar("render", len(matches), "matches") as tick:
+        rows, states = render_matches(matches, prompts, run_grammars(run), tokenizer_of(run), run.spec, tick)
+    _some(rows, run, "render", "no conversation is short enough", states)
+    write_rows(run.path("requests/requests.parquet"), REQUESTS, rows)
+    return count("match", states)
+
+
+def generate(run: Run) -> Counts:
+    """Let the target answer; unit: request."""
+    from synthspec.targets.answer import answer
+
+    requests = run.rows("requests/requests.parquet")
+    target = loaded_target(run)
+    with progress.bar("generate", len(requests), "requests", resumes=True) as tick:
+        answer(requests, target, run.path("completions"), tick)
+    answered = {row["request_id"] for row in run.rows("completions")}
+    return count("request", ("kept" if row["id"] in answered else "error" for row in requests))
+
+
+def conform(run: Run) -> Counts:
+    """Parse and validate answers, label their spans; unit: completion."""
+    from synthspec.grammar.conform import conform as check_answer
+    from synthspec.samples.schema import SAMPLES, write_rows
+
+    tokenizer = tokenizer_of(run)
+    grammars = {grammar.name: grammar for grammar in run_grammars(run)}
+    requests = {row["id"]: row for row in run.rows("requests/requests.parquet")}
+    prompts = {row["id"]: row for row in run.rows("prompts/prompts.parquet")}
+    completions = run.rows("completions")
+    rows: list[Row] = []
+    states: list[str] = []
+    reasons: list[str] = []
+    with progress.bar("conform", len(completions), "completions") as tick:
+        for completion in completions:
+            request = requests[completion["request_id"]]
+            verdict = check_answer(request, completion, grammars.get(request["grammar"]), tokenizer)
+            states.append(verdict.state)
+            if verdict.state == "kept":
+                rows.append(_sample(prompts[request["prompt_id"]], request, completion, verdict.spans))
+            else:
+                reasons.append(verdict.reason)
+            tick(1)
+    _some(rows, run, "conform", "no answer passed its checks", states, reasons)
+    write_rows(run.path("samples/samples.parquet"), SAMPLES, sorted(rows, key=lambda row: row["id"]))
+    return count("completion", states)
+
+
+def _sample(prompt: Row, request: Row, completion: Row, spans: Iterable[tuple[str, int, int]]) -> Row:
+    """A row of `SAMPLES`; spans come in counted from the completion's first token."""
+    before = len(request["prompt_ids"])
+    ids = [*request["prompt_ids"], *completion["ids"]]
+    placed = [{"kind": kind, "start": before + start, "end": before + end} for kind, start, end in spans]
+    lineage = {name: prompt[name] for name in ("source", "dataset", "revision", "row", "licence")}
+    return {
+        "id": content_id("sample", request["id"], ids, placed),
+        "purpose": request["purpose"],
+        "grammar": request["grammar"],
+        "set": request["set"],
+        "input_ids": ids,
+        "prompt_tokens": before,
+        "loss_mask": [0] * before + [1] * len(completion["ids"]),
+        "spans": placed,
+        "constraint": request["constraint"],
+        "max_new_tokens": request["max_new_tokens"],
+        "lineage": {
+            **lineage,
+            "prompt_id": prompt["id"],
+            "match_id": request["match_id"],
+            "request_id": request["id"],
+            "completion_id": completion["id"],
+            "target": completion["target"],
+        },
+    }
+
+
+def assemble(run: Run) -> Counts:
+    """Training set and evaluation sets; unit: sample."""
+    from synthspec.samples import card
+    from synthspec.samples.assemble import TRAIN, write
+    from synthspec.samples.assemble import assemble as split
+
+    samples = run.rows("samples/samples.parquet")
+    with progress.bar("assemble", len(samples), "samples") as tick:
+        sets, states = split(samples, run.rows("prompts/prompts.parquet"), run.spec, tick)
+    _some(sets[TRAIN], run, "assemble", "no sample is left to train on", states)
+    counts = count("sample", states)
+    write(run.folder, sets, card.card(run.spec, sets, {**run.ledger().stages, "assemble": counts}))
+    return counts
+
+
+def _some(
+    rows: list[Row], run: Run, stage: str, otherwise: str, states: list[str], reasons: Iterable[str] = ()
+) -> None:
+    """Refuse to go on with nothing, and say what became of all rows."""
+    if rows:
+        return
+    became = ", ".join(f"{n:,} {state}" for state, n in Counter(states).most_common())
+    often = Counter(reasons).most_common(3)
+    why = "; most often: " + ", ".join(f"{reason} ({n:,})" for reason, n in often) if often else ""
+    raise UserError(f"run {run.name}: stage {stage} left nothing: {otherwise} ({became or 'no rows'}){why}")

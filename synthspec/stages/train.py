@@ -1,0 +1,43 @@
+"""The stage that mid-trains the drafter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from synthspec import progress
+from synthspec.ledger import Counts
+from synthspec.run import Run
+from synthspec.stages.facts import loaded_target
+
+
+def train(run: Run) -> Counts:
+    """Train the drafter; unit: step."""
+    from synthspec.acceptance.measure import by_purpose
+    from synthspec.dflash.midtrain import midtrain
+    from synthspec.samples.schema import DEV
+
+    target = loaded_target(run)
+    settings = run.spec.train
+    dev = run.rows(f"sets/{DEV}.parquet")
+    samples = run.ledger().stages["assemble"].kept
+
+    def evaluate(drafter: Any) -> dict[str, float]:
+        with progress.bar("measure on the way", len(dev), "answers") as seen:
+            return by_purpose(dev, target, drafter, seen)
+
+    with (
+        progress.bar("read the training set", samples, "samples") as reading,
+        progress.bar("train", settings.steps, "steps", resumes=True) as tick,
+    ):
+        midtrain(
+            run.path("trainset/train.parquet"),
+            target,
+            settings,
+            run.path("checkpoints"),
+            run.spec.seed,
+            root=run.root,
+            evaluate=evaluate if dev else None,
+            tick=tick,
+            reading=reading,
+        )
+    return Counts("step", settings.steps, settings.steps)
