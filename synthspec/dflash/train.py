@@ -97,7 +97,7 @@ def fit(
     block_size = drafter.config.block_size
     weights = decay(block_size, settings.loss_gamma or usual_gamma(block_size))
     optimizer = torch.optim.AdamW(
-        drafter.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0
+        drafter.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
     )
     log = _resume(drafter, optimizer, out)
     if not log:
@@ -167,8 +167,5 @@ def _resume(drafter: Drafter, optimizer: torch.optim.AdamW, out: Path) -> list[d
             parameter.copy_(tensors[f"weight.{name}"])
             keys = ("step", "exp_avg", "exp_avg_sq")
             state = {key: tensors[f"{key}.{name}"] for key in keys}
-            # The step count stays on the CPU, as the optimizer keeps it.
-            optimizer.state[parameter] = {
-                key: value if key == "step" else value.to(parameter.device) for key, value in state.items()
-            }
+            optimizer.state[parameter] = {key: value.to(parameter.device) for key, value in state.items()}
     return log
