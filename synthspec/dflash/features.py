@@ -17,6 +17,7 @@ from synthspec.targets.causal import CausalModel
 from synthspec.targets.generate import prefill
 
 ROWS_AT_ONCE = 16
+BEGINNING = 24  # tokens by which documents are told to begin alike
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,8 @@ def extract(
     hidden = model.config.hidden_size
     expected = torch.empty(starts[-1], hidden, dtype=states.dtype) if with_expected else None
     tapped_layers = [*taps, len(model.layers) - 1] if with_expected else taps
-    order = sorted(range(len(documents)), key=lambda i: list(documents[i]))
+    # Equal beginnings together, and among them equal lengths, so that little is padding.
+    order = sorted(range(len(documents)), key=lambda i: (list(documents[i][:BEGINNING]), len(documents[i])))
     for first in range(0, len(order), ROWS_AT_ONCE):
         batch = order[first : first + ROWS_AT_ONCE]
         rows = [documents[i] for i in batch]
