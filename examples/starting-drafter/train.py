@@ -66,7 +66,7 @@ def main() -> None:
     documents = [Document(torch.tensor(ids), torch.arange(len(ids)) >= begin) for ids in texts]
     taps = tap_layers(len(model.layers), 5)
     started = time.time()
-    features = extract(model, texts, taps, args.out / "features.bin", with_expected=True)
+    features = extract(model, texts, taps, args.out / "features.bin", soft=range(len(texts)))
     print(
         f"{len(texts)} documents, {features.starts[-1]} tokens read, {time.time() - started:.0f} s", flush=True
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,12 +36,11 @@ class Batch:
     at: Tensor  # int64 [B, N, S], their positions
     seen: Tensor  # bool [B, N, T]
     weights: Tensor  # float32 [B, N, S − 1], 0 where there is nothing to guess
-    expected: Tensor | None = None  # [B, N, S, H], `Features.expected` of each token, if it was kept
+    expected: Tensor  # [B, N, S, H], `Features.expected` of each token
+    soft: Tensor  # bool [B], whether the document has them
 
     def to(self, device: torch.device) -> Batch:
-        own = (getattr(self, field.name) for field in fields(self))
-        moved: Any = [part if part is None else part.to(device) for part in own]
-        return Batch(*moved)
+        return Batch(*(getattr(self, field.name).to(device) for field in fields(self)))
 
 
 def documents_of_step(count: int, batch: int, step: int, seed: int) -> list[int]:
@@ -101,9 +99,9 @@ def assemble(
     ids = torch.zeros_like(at)
     weights = torch.zeros(rows, blocks, block_size - 1)
     context = torch.zeros(rows, longest, features.states.shape[-1], dtype=features.states.dtype)
-    expected = None
-    if features.expected is not None:
-        expected = features.expected.new_zeros(rows, blocks, block_size, features.expected.shape[-1])
+    soft = torch.tensor([document in features.expected for document in chosen])
+    hidden = next(iter(features.expected.values())).shape[-1] if features.expected else 0
+    expected = context.new_zeros(rows, blocks, block_size, hidden)
     for row, document in enumerate(chosen):
         one, starts = documents[document], drawn[row]
         tokens = len(one.ids)
@@ -114,7 +112,7 @@ def assemble(
         ids[row, : len(starts)] = one.ids[inside]
         real = (places < tokens) & one.supervised[inside]
         weights[row, : len(starts)] = real[:, 1:] * decay
-        if expected is not None and features.expected is not None:
-            expected[row, : len(starts)] = features.expected[features.starts[document] + inside]
+        if soft[row]:
+            expected[row, : len(starts)] = features.expected[document][inside]
     seen = torch.arange(longest) < at[:, :, :1]
-    return Batch(context, ids, at, seen, weights, expected)
+    return Batch(context, ids, at, seen, weights, expected, soft)

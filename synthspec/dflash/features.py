@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,13 +27,13 @@ class Features:
     Args:
         states: bfloat16 [tokens, K · hidden].
         starts: where each document begins in `states`; one more entry ends the last.
-        expected: bfloat16 [tokens, hidden], softmax · head of what the target foresaw at each token
-            (at a document's first, nothing that means anything), or None.
+        expected: by document, bfloat16 [tokens, hidden]: softmax · head of what the target foresaw at each
+            token, zeros at the first.
     """
 
     states: Tensor
     starts: list[int]
-    expected: Tensor | None = None
+    expected: dict[int, Tensor]
 
     def of(self, document: int) -> Tensor:
         """[tokens of the document, K · hidden]."""
@@ -52,7 +52,7 @@ def extract(
     path: Path,
     tick: Callable[[int], None] = lambda n: None,
     *,
-    with_expected: bool = False,
+    soft: Collection[int] = (),
 ) -> Features:
     """Read every document with the target and keep its tapped layers.
 
@@ -63,7 +63,7 @@ def extract(
         taps: 0-based decoder layers whose outputs are kept.
         path: the file to write; its former content is replaced.
         tick: called with the number of documents done.
-        with_expected: keep what the target foresaw too, in memory.
+        soft: documents of which to keep, in memory, what the target foresaw.
 
     Raises:
         Stopped: the disk has too little room.
@@ -81,23 +81,23 @@ def extract(
         path.unlink(missing_ok=True)
         need = size_in_bytes(starts[-1], len(taps), model.config.hidden_size) / 1e9
         raise Stopped(f"the features need {need:.1f} GB at {path}: free that much, then run again") from None
-    hidden = model.config.hidden_size
-    expected = torch.empty(starts[-1], hidden, dtype=states.dtype) if with_expected else None
-    tapped_layers = [*taps, len(model.layers) - 1] if with_expected else taps
+    expected: dict[int, Tensor] = {}
+    last = len(model.layers) - 1
     # Equal beginnings together, and among them equal lengths, so that little is padding.
     order = sorted(range(len(documents)), key=lambda i: (list(documents[i][:BEGINNING]), len(documents[i])))
     for first in range(0, len(order), ROWS_AT_ONCE):
         batch = order[first : first + ROWS_AT_ONCE]
         rows = [documents[i] for i in batch]
         cache = model.new_cache(max(map(len, rows)))
-        _, tapped = prefill(model, rows, cache, tapped_layers)
+        _, tapped = prefill(model, rows, cache, [*taps, last] if soft else taps)
         assert tapped is not None
         for i, found in zip(batch, tapped, strict=True):
             own = found[: len(documents[i])]
             states[starts[i] : starts[i + 1]] = own[:, :width].to(states.dtype)
-            if expected is not None:
+            if i in soft:
                 foreseen = model.model.get_decoder().norm(own[:-1, width:])
-                expected[starts[i] + 1 : starts[i + 1]] = softmax_of_head(foreseen, model.head.weight)[0]
+                rows_of_head = softmax_of_head(foreseen, model.head.weight)[0]
+                expected[i] = torch.cat([torch.zeros_like(rows_of_head[:1]), rows_of_head]).to(states.dtype)
         tick(len(batch))
     return Features(states, starts, expected)
 

@@ -173,7 +173,9 @@ def _train(
         return evaluate(copy.deepcopy(current).to(model.dtype))
 
     texts = [row["input_ids"] for row in rows]
-    features = extract(model, texts, config.target_layer_ids, out / FEATURES, reading)
+    # Under a constraint the target's choice is the engine's too; elsewhere all that it weighed is its own.
+    free = {number for number, row in enumerate(rows) if not row["constraint"]}
+    features = extract(model, texts, config.target_layer_ids, out / FEATURES, reading, soft=free)
     log = fit(
         drafter,
         model,

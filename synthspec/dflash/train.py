@@ -41,7 +41,7 @@ def block_loss(drafter: Drafter, model: CausalModel, batch: Batch) -> tuple[Tens
     """Mean weighted cross entropy of a batch's guesses, and the mean probability of the right first token.
 
     L = Σ w · (−Σ q log p) / Σ w over all guesses of all blocks, w from `loss.decay`; q is all on the token
-    that was written or, where the target's distribution was kept, half of it is.
+    that was written or, where what the target foresaw was kept, half of it is, and half is as foreseen.
     """
     tokens = batch.ids.clone()
     tokens[:, :, 1:] = drafter.config.mask_token_id
@@ -52,8 +52,9 @@ def block_loss(drafter: Drafter, model: CausalModel, batch: Batch) -> tuple[Tens
     real = batch.weights > 0
     head, labels = model.head.weight, batch.ids[:, :, 1:][real]
     wanted = None
-    if batch.expected is not None:
-        wanted = SOFT * batch.expected[:, :, 1:][real] + (1 - SOFT) * head[labels]
+    if batch.soft.any():
+        share = SOFT * batch.soft[:, None, None].expand_as(real)[real][:, None]
+        wanted = torch.lerp(head[labels].float(), batch.expected[:, :, 1:][real].float(), share)
     total, odds = head_cross_entropy(hidden[:, :, 1:][real], head, labels, batch.weights[real], wanted)
     first = torch.zeros_like(real)
     first[..., 0] = True
