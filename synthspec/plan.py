@@ -23,7 +23,7 @@ Row = dict[str, Any]
 
 # Shares of the speed of a plain matrix product that the work reaches, measured on two cores with the
 # embedded target; on another machine they are right to a factor of two or so.
-PREFILL, DECODE, VERIFY, TRAINING = 0.5, 0.12, 0.2, 0.4
+PREFILL, DECODE, VERIFY, TRAINING = 0.5, 0.1, 0.1, 0.3
 LENGTH_SHARE = 0.6  # of max_new_tokens that an answer under a grammar takes
 GUESSED_PROMPT_TOKENS = 300  # where prompts are not read yet
 
@@ -272,9 +272,12 @@ def _tools_travel(grammars: list[Any], tokenizer: Any) -> str:
 
 
 def _sizes(run: Run, requests: list[Row]) -> dict[str, int]:
-    """Tokens of prompts and completions, of those measured, and of those trained on."""
+    """Tokens of prompts and completions, of those measured, trained on, and decoded on the way."""
+    from synthspec.samples.assemble import DEV_OF_GRAMMAR, DEV_OF_REPLAY
+
     spec = run.spec
-    sizes = {"prompt": 0, "completion": 0, "measured": 0, "measured_prompt": 0, "trained": 0}
+    sizes = {"prompt": 0, "completion": 0, "measured": 0, "measured_prompt": 0, "trained": 0, "dev": 0}
+    dev = Counter[str | None]()
     for row in requests:
         share = LENGTH_SHARE if row["purpose"] == "grammar" else 1.0
         answer = round(row["max_new_tokens"] * share)
@@ -285,6 +288,9 @@ def _sizes(run: Run, requests: list[Row]) -> dict[str, int]:
         sizes["measured"] += round(answer * measured)
         sizes["measured_prompt"] += round(len(row["prompt_ids"]) * measured)
         sizes["trained"] += round((answer + len(row["prompt_ids"])) * (1 - measured))
+        if not held and dev[row["grammar"]] < (DEV_OF_GRAMMAR if row["grammar"] else DEV_OF_REPLAY):
+            dev[row["grammar"]] += 1
+            sizes["dev"] += answer
     return sizes
 
 
@@ -325,9 +331,12 @@ def _minutes(run: Run, target: Row, drafter: Any, sizes: dict[str, int], speed: 
     head = drafter.hidden_size * drafter.vocab_size
     a_step = 6 * blocks * (size * drafter.num_hidden_layers * layer + (size - 1) * head)
     features = sizes["trained"] * a_token / (speed * PREFILL)
-    minutes["train"] = (settings.steps * a_step / (speed * TRAINING) + features) / 60
-    # Both drafters decode every set; a step that verifies a block costs little more than one token's.
-    verified = 2 * sizes["measured"] * size / 2 * a_token / (speed * VERIFY)
+    # A step that verifies reads a block to write one to `size` tokens.
+    a_written = size / 2 * a_token / (speed * VERIFY)
+    evaluations = 1 + math.ceil(settings.steps / settings.checkpoint_every)
+    on_the_way = evaluations * sizes["dev"] * a_written
+    minutes["train"] = (settings.steps * a_step / (speed * TRAINING) + features + on_the_way) / 60
+    verified = 2 * sizes["measured"] * a_written
     prefilled = 2 * sizes["measured_prompt"] * a_token / (speed * PREFILL)
     minutes["measure"] = (verified + prefilled) / 60
     return {name: round(value, 1) for name, value in minutes.items()}
