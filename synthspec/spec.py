@@ -111,7 +111,7 @@ class Train(Part):
     steps: int = Field(300, ge=1)
     batch_documents: int = Field(8, ge=1, description="samples a step")
     anchors: int = Field(24, ge=1, description="blocks drawn from each sample")
-    learning_rate: float = Field(1e-3, gt=0)
+    learning_rate: float = Field(5e-4, gt=0)
     warmup: Share = Field(0.04, description="share of the steps")
     loss_gamma: float | None = Field(
         None, gt=0, description="decay of the loss over the block, exp(-(k-1)/gamma); by default by its size"
