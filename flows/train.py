@@ -7,8 +7,6 @@ from prefect import flow
 from synthspec.flows.tasks import TASKS, opened
 from synthspec.stages.execute import require
 
-STAGES = ("train",)
-
 
 @flow(name="train", persist_result=False, log_prints=False)
 def train(path: str, runs: str | None = None) -> None:

@@ -162,13 +162,15 @@ def runs_ls(
     as_json: Json = False,
 ) -> None:
     """List run folders."""
-    from synthspec.runfolders import find, list_table, summary
+    from synthspec.runfolders import list_table, summaries
 
-    found = [summary(run) for run in find(folder)]
+    found, unreadable = summaries(folder)
     if as_json:
-        _print({"runs": found})
+        _print({"runs": found, "unreadable": unreadable})
     else:
         _show(list_table(found, folder))
+        for sentence in unreadable:
+            typer.echo(sentence, err=True)
 
 
 @runs_app.command("show")

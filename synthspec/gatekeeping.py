@@ -5,19 +5,19 @@ from __future__ import annotations
 from synthspec.errors import GateRefused
 from synthspec.files import file_digest
 from synthspec.run import Run
-from synthspec.stages import check
+from synthspec.stages import judge
 
 
 def ship_anyway(run: Run) -> None:
     """Export a drafter that the gate refused, and write down that a person wanted it so."""
-    acceptance = check.read_acceptance(run)
+    acceptance = judge.read_acceptance(run)
     gate = acceptance["gate"]
-    if gate["passed"] or (gate["overridden"] and check.exported(run)):
+    if gate["passed"] or (gate["overridden"] and judge.exported(run)):
         return
     gate = {**gate, "overridden": True}
     # In this order: killed in between, no export is there without a word on who wanted it.
-    check.write_acceptance(run, {**acceptance, "gate": gate})
-    check.export(run, gate)
+    judge.write_acceptance(run, {**acceptance, "gate": gate})
+    judge.export(run, gate)
     record = run.manifest.stages["check"]
     files = sorted(file for file in run.path("export").rglob("*") if file.is_file())
     record.outputs = {file.relative_to(run.folder).as_posix(): file_digest(file) for file in files}
@@ -30,8 +30,8 @@ def raise_if_refused(run: Run) -> None:
     Raises:
         GateRefused: it did not pass.
     """
-    gate = check.read_acceptance(run)["gate"]
-    if gate["passed"] or (gate["overridden"] and check.exported(run)):
+    gate = judge.read_acceptance(run)["gate"]
+    if gate["passed"] or (gate["overridden"] and judge.exported(run)):
         return
     reasons = " ".join(gate.get("failed") or gate["reasons"])
     page = run.path("report.html")

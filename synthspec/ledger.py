@@ -17,7 +17,6 @@ STATES = (
     "refused",
     "unmatched",
     "surplus",  # over its quota
-    "personal",
     "duplicate",
     "contaminated",
     "degenerate",
@@ -32,7 +31,7 @@ class Counts:
     """The rows that entered one stage, by the state in which they left it.
 
     Args:
-        unit: what a row is: prompt, pair, request, completion, sample, step, set, file.
+        unit: what a row is: prompt, match, request, completion, sample, step, drafter, page.
         requested: rows that entered.
         kept: rows that go on.
         dropped: rows of every other state that occurred; `heldout` rows are kept too, but apart.

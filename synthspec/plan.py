@@ -87,23 +87,24 @@ def make_plan(path: Path, runs: Path | None = None) -> Plan:
         for label, file in (tried(partial(facts.source_files, source, run.root)) or {}).items():
             if not file.is_file():
                 mistakes.append(f"prompts: {source.name}: there is no file {label}: correct the name")
-    with progress.bar("looking at the target", None, ""):
-        target = tried(lambda: _fitting_target(run))
-        drafter = tried(lambda: _fitting_start(run, target)) if target else None
-        tokenizer = tried(lambda: facts.tokenizer_of(run)) if target else None
+    target = tried(lambda: _fitting_target(run))
+    drafter = tried(lambda: _fitting_start(run, target)) if target else None
+    tokenizer = tried(lambda: facts.tokenizer_of(run)) if target else None
     if mistakes:
         raise UserError("\n".join(mistakes))
     notes: list[str] = []
     with progress.bar("reading the prompts", None, "prompts") as tick:
         prompts = tried(lambda: _pull(run, tick))
-        requests = tried(lambda: _requests(run, prompts, grammars, tokenizer)) if prompts else None
     if mistakes:
         raise UserError("\n".join(mistakes))
     unread = [source.name for source in spec.prompts if source.dataset]
-    if unread:
+    if not unread:
+        if not prompts:
+            raise UserError("prompts: no source holds a prompt that can be read: look into their files")
+        requests = _requests(run, prompts, grammars, tokenizer)
+    else:
         notes.append(f"plan does not read hub datasets ({', '.join(unread)}): it takes every quota as filled")
         requests = _guessed(run, grammars)
-    assert requests is not None
     notes += _shortfalls(run, requests, [grammar.name for grammar in grammars])
     if changed := first_difference(run):
         notes.append(f"it would be refused as it is: {changed}")
@@ -115,7 +116,7 @@ def make_plan(path: Path, runs: Path | None = None) -> Plan:
     done = [name for name in NAMES if is_done(run, name)]
     sizes = _sizes(run, requests)
     with progress.bar("measuring this machine", None, ""):
-        minutes = _minutes(run, target, drafter, sizes, _products_per_second(target["dtype"]))
+        minutes = _minutes(run, target, drafter, sizes, _products_per_second(target["device"], target["dtype"]))
     disk = _disk(run, drafter, sizes)
     free = shutil.disk_usage(_existing_parent(run.folder)).free
     if disk > free:
@@ -294,11 +295,10 @@ def _sizes(run: Run, requests: list[Row]) -> dict[str, int]:
     return sizes
 
 
-def _products_per_second(dtype: str) -> float:
+def _products_per_second(device: str, dtype: str) -> float:
     """Floating-point operations a second of a plain matrix product here; takes 0.3 s."""
     import torch
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     kind = getattr(torch, dtype)
     left, right = torch.randn(512, 576).to(device, kind), torch.randn(576, 1536).to(device, kind)
     left @ right
@@ -322,14 +322,9 @@ def _minutes(run: Run, target: Row, drafter: Any, sizes: dict[str, int], speed: 
         minutes["generate"] = seconds / 60
     settings = run.spec.train
     size = drafter.block_size
-    layer = drafter.hidden_size * (
-        2 * drafter.num_attention_heads * drafter.head_dim
-        + 2 * drafter.num_key_value_heads * drafter.head_dim
-        + 3 * drafter.intermediate_size
-    )
     blocks = settings.batch_documents * settings.anchors
     head = drafter.hidden_size * drafter.vocab_size
-    a_step = 6 * blocks * (size * drafter.num_hidden_layers * layer + (size - 1) * head)
+    a_step = 6 * blocks * (size * drafter.num_hidden_layers * _of_a_layer(drafter) + (size - 1) * head)
     features = sizes["trained"] * a_token / (speed * PREFILL)
     # A step that verifies reads a block to write one to `size` tokens.
     a_written = size / 2 * a_token / (speed * VERIFY)
@@ -349,10 +344,17 @@ def _disk(run: Run, drafter: Any, sizes: dict[str, int]) -> int:
 
     tables = 6 * (sizes["prompt"] + sizes["completion"])
     features = size_in_bytes(sizes["trained"], len(drafter.target_layer_ids), drafter.hidden_size)
-    layer = drafter.hidden_size * (3 * drafter.intermediate_size + 4 * drafter.hidden_size)
-    parameters = drafter.num_hidden_layers * layer + drafter.hidden_size**2 * len(drafter.target_layer_ids)
+    wide = drafter.hidden_size**2 * len(drafter.target_layer_ids)
+    parameters = drafter.num_hidden_layers * _of_a_layer(drafter) + wide
     checkpoints = math.ceil(run.spec.train.steps / run.spec.train.checkpoint_every)
-    return int(tables + features + parameters * (12 + 2 * 4 + 2 * checkpoints))
+    # The state, 12 bytes a parameter, is written anew beside the old one.
+    return int(tables + features + parameters * (2 * 12 + 2 * 4 + 2 * checkpoints))
+
+
+def _of_a_layer(drafter: Any) -> int:
+    """Parameters of one drafter layer, its norms aside."""
+    attention = 2 * (drafter.num_attention_heads + drafter.num_key_value_heads) * drafter.head_dim
+    return int(drafter.hidden_size * (attention + 3 * drafter.intermediate_size))
 
 
 def _existing_parent(folder: Path) -> Path:

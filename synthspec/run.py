@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -235,12 +236,16 @@ def locked(folder: Path) -> Iterator[None]:
             _held[key] -= 1
         return
     with (folder / ".lock").open("a") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(
-                f"another process works on the run {folder}: wait for it, or give the spec another name"
-            ) from None
+        for patience in reversed(range(10)):  # whoever merely looks (`is_locked`) is gone at once
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not patience:
+                    raise UserError(
+                        f"another process works on the run {folder}: wait for it, or give the spec another name"
+                    ) from None
+                time.sleep(0.05)
         _held[key] = 1
         try:
             yield

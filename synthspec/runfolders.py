@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -47,11 +49,11 @@ def find(place: Path) -> list[Path]:
     if not place.is_dir():
         raise UserError(f"there is no folder {place}: name a project or its runs folder")
     found = {file.parent for pattern in PATTERNS for file in place.glob(f"{pattern}manifest.json")}
-    return sorted(folder for folder in found if _is_manifest(folder))
+    return sorted(folder for folder in found if _is_run(folder))
 
 
-def _is_manifest(folder: Path) -> bool:
-    """An export has a manifest.json too; a run's stands beside its stages."""
+def _is_run(folder: Path) -> bool:
+    """Whether a folder's manifest.json is a run's; an export has one too."""
     try:
         return '"stages"' in (folder / "manifest.json").read_text("utf-8")
     except (OSError, ValueError):
@@ -104,13 +106,30 @@ def summary(folder: Path) -> dict[str, Any]:
     }
 
 
+def summaries(place: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """`summary` of every run folder in a place, and a sentence about each that cannot be read.
+
+    Raises:
+        UserError: there is no such folder.
+    """
+    found: list[dict[str, Any]] = []
+    told: list[str] = []
+    for folder in find(place):
+        try:
+            found.append(summary(folder))
+        except UserError as error:
+            told.append(str(error))
+    return found, told
+
+
 def removal(folder: Path) -> Removal:
     """What would go if a run were removed.
 
     Raises:
         UserError: the folder is no run folder.
     """
-    if not (folder / "manifest.json").is_file() or not _is_manifest(folder):
+    folder = folder.resolve()
+    if not (folder / "manifest.json").is_file() or not _is_run(folder):
         raise UserError(f"{folder} is not a run folder: name one that `synthspec runs ls` shows")
     parts = {entry.name: _size(entry) for entry in sorted(folder.iterdir()) if entry.name != ".lock"}
     users = [other for other in find(folder.parent) if other != folder and _starts_inside(other, folder)]
@@ -123,6 +142,7 @@ def remove(folder: Path) -> None:
     Raises:
         UserError: another process works on it.
     """
+    folder = folder.resolve()
     with locked(folder):
         # The manifest goes last, so that a half-removed run can be removed again.
         for entry in sorted(folder.iterdir(), key=lambda entry: entry.name == "manifest.json"):
@@ -130,7 +150,7 @@ def remove(folder: Path) -> None:
                 shutil.rmtree(entry)
             elif entry.name != ".lock":
                 entry.unlink()
-    shutil.rmtree(folder)
+        shutil.rmtree(folder)
 
 
 def _starts_inside(other: Path, folder: Path) -> bool:
@@ -146,9 +166,13 @@ def _starts_inside(other: Path, folder: Path) -> bool:
 
 
 def _size(path: Path) -> int:
-    if not path.is_dir():
-        return path.stat().st_size if path.exists() else 0
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file() and not file.is_symlink())
+    size = 0
+    for file in path.rglob("*") if path.is_dir() else [path]:
+        # Files of a run at work come and go.
+        with suppress(FileNotFoundError):
+            status = file.lstat()
+            size += status.st_size if stat.S_ISREG(status.st_mode) else 0
+    return size
 
 
 def _seconds(record: StageRecord) -> float:

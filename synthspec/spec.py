@@ -8,13 +8,13 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from synthspec.errors import UserError
-from synthspec.yamlfile import check_inside, load_yaml, parse_yaml
+from synthspec.yamlfile import NAME, check_inside, load_yaml, parse_yaml
 
 SPEC_FILE = "synthspec.yaml"
 
 RESERVED = ("train", "dev", "heldout_prompts", "replay")  # sets that synthspec itself makes
 Share = Annotated[float, Field(ge=0, lt=1)]
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
+Name = Annotated[str, Field(pattern=NAME)]
 
 
 class Part(BaseModel):

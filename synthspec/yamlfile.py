@@ -16,6 +16,7 @@ from pydantic_core import ErrorDetails
 
 from synthspec.errors import UserError
 
+NAME = r"^[a-z0-9][a-z0-9_-]{0,63}$"  # of runs, sources, sets and grammars
 MAX_BYTES = 10_000_000
 MAX_NODES = 200_000  # aliases are counted as often as they are used, so that few bytes cannot become many
 MAX_TOLD = 20  # mistakes told at once
@@ -215,8 +216,11 @@ def _problem(model: type[BaseModel], mistake: ErrorDetails) -> str:
         return f"{shown} is not possible here; {hint}"
     if kind in ("value_error", "assertion_error"):
         return re.sub(r"^(Value error|Assertion failed), ", "", mistake["msg"])
-    if kind == "string_pattern_mismatch" and context.get("pattern") == r"^[a-z0-9][a-z0-9_-]*$":
-        return f"{shown} is not a name; write small letters, digits, - and _, beginning with a letter or digit"
+    if kind == "string_pattern_mismatch" and context.get("pattern") == NAME:
+        return (
+            f"{shown} is not a name; write small letters, digits, - and _, beginning with a letter or digit, "
+            "64 at most"
+        )
     if kind in ("model_type", "dict_type", "model_attributes_type"):
         return f"{shown} stands where a mapping of keys to values belongs"
     if kind == "too_short" and context.get("min_length") == 1:

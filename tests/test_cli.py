@@ -140,7 +140,7 @@ def test_init_copies_a_project_and_leaves_a_full_folder_alone(tmp_path):
 
 def test_runs_of_a_project_without_any(project):
     assert synthspec("runs", "ls", project).stdout.startswith("no runs in")
-    assert json.loads(synthspec("runs", "ls", project, "--json").stdout) == {"runs": []}
+    assert json.loads(synthspec("runs", "ls", project, "--json").stdout) == {"runs": [], "unreadable": []}
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,8 @@ import pytest
 
 from synthspec.errors import UserError
 from synthspec.failures import exit_code_of
+from synthspec.flows import tasks
 from synthspec.run import StageRecord, locked, open_run
-
-tasks = pytest.importorskip("synthspec.flows.tasks")
 
 SPEC = "name: small\nprompts: [{name: p, files: [p.jsonl], licence: MIT}]\nmatch: [p]\ngrammars: [g.yaml]\n"
 

@@ -8,7 +8,7 @@ from synthspec.errors import GateRefused
 from synthspec.files import write_json
 from synthspec.gatekeeping import raise_if_refused, ship_anyway
 from synthspec.run import StageRecord, open_run
-from synthspec.stages import check
+from synthspec.stages import judge
 
 SPEC = "name: small\nprompts: [{name: p, files: [p.jsonl], licence: MIT}]\nmatch: [p]\ngrammars: [g.yaml]\n"
 
@@ -38,13 +38,13 @@ def test_killed_while_exporting_the_override_is_known_and_the_export_is_made_aga
         write_json(run.path("export/config.json"), {})
         write_json(run.path("export/manifest.json"), {})
 
-    monkeypatch.setattr(check, "export", killed)
+    monkeypatch.setattr(judge, "export", killed)
     with pytest.raises(KeyboardInterrupt):
         ship_anyway(run)
     assert json.loads(run.path("acceptance.json").read_text())["gate"]["overridden"]
     with pytest.raises(GateRefused):  # half an export is none
         raise_if_refused(run)
-    monkeypatch.setattr(check, "export", export)
+    monkeypatch.setattr(judge, "export", export)
     ship_anyway(run)
     ship_anyway(run)
     assert made == [True]

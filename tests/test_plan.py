@@ -51,9 +51,16 @@ def test_a_grammar_that_no_prompt_goes_to_is_told(run):
 
 def test_disk_holds_every_checkpoint(run):
     drafter = SimpleNamespace(
-        hidden_size=10, intermediate_size=20, num_hidden_layers=1, target_layer_ids=[0, 1]
+        hidden_size=10,
+        intermediate_size=20,
+        num_hidden_layers=1,
+        target_layer_ids=[0, 1],
+        num_attention_heads=3,
+        num_key_value_heads=1,
+        head_dim=4,
     )
     sizes = {"prompt": 0, "completion": 0, "trained": 50}
-    parameters = 10 * (3 * 20 + 4 * 10) + 10**2 * 2
+    queries_and_out, keys_and_values = 2 * 10 * 3 * 4, 2 * 10 * 1 * 4
+    parameters = queries_and_out + keys_and_values + 3 * 10 * 20 + 2 * 10 * 10
     features = 2 * 50 * 2 * 10
-    assert _disk(run, drafter, sizes) == features + parameters * (12 + 8 + 4 * 2)
+    assert _disk(run, drafter, sizes) == features + parameters * (2 * 12 + 8 + 4 * 2)

@@ -10,7 +10,7 @@ import pytest
 from synthspec.errors import UserError
 from synthspec.ledger import Counts
 from synthspec.run import locked, open_run
-from synthspec.runfolders import find, removal, removal_text, remove, summary
+from synthspec.runfolders import find, removal, removal_text, remove, summaries, summary
 
 SPEC = "name: small\nprompts: [{name: p, files: [p.jsonl], licence: MIT}]\nmatch: [p]\ngrammars: [g.yaml]\n"
 
@@ -152,6 +152,17 @@ def test_a_run_that_another_process_works_on_is_shown_as_at_work(project):
         assert summary(run.folder)["working"]
         other.communicate()
     assert not summary(run.folder)["working"]
+
+
+def test_a_run_of_another_version_does_not_hide_the_others(project):
+    run = saved(project)
+    other = project / "runs" / "old"
+    other.mkdir()
+    (other / "manifest.json").write_text('{"version": 99, "stages": {}}')
+    found, told = summaries(project)
+    assert [one["run"] for one in found] == [run.name]
+    assert len(told) == 1
+    assert "has version 99" in told[0]
 
 
 def test_runs_are_found_shown_and_removed(project):

@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import argparse
 import random
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from synthspec.spec import Target as Settings
-from synthspec.targets.causal import CausalModel
 from synthspec.targets.generate import Ask, generate
-from synthspec.targets.load import load_target
+from synthspec.targets.load import LoadedTarget, load_target
 
 # The empty opening lets the target choose; the others make sure that these kinds are there.
 OPENINGS = {
@@ -55,14 +56,14 @@ OPENINGS = {
 }
 
 
-def conversations(model: CausalModel, tokenizer, count: int, seed: int, most: int):
-    """Yield (opening, prompt ids, answer ids) for `count` sampled openings of one batch."""
+def conversations(target: LoadedTarget, count: int, seed: int, most: int) -> Iterator[dict[str, Any]]:
+    """Yield a row for each request of one batch of `count` openings that came to its end."""
+    model, tokenizer, stop = target.model, target.tokenizer, target.stop_ids
     dice = random.Random(seed)
     openings = dice.choices(list(OPENINGS), list(OPENINGS.values()), k=count)
     before, after = tokenizer.apply_chat_template(
         [{"role": "user", "content": "\0"}], tokenize=False, add_generation_prompt=True
     ).split("\0")
-    stop = [tokenizer.eos_token_id, 0]
     asks = [
         Ask(tokenizer(before + opening).input_ids, 72, temperature=0.8, seed=seed * 10_000 + row)
         for row, opening in enumerate(openings)
@@ -75,7 +76,7 @@ def conversations(model: CausalModel, tokenizer, count: int, seed: int, most: in
             asked.append((opening, text))
     prompts = [tokenizer(before + text + after).input_ids for _, text in asked]
     order = sorted(range(len(asked)), key=lambda i: len(prompts[i]))
-    answers = generate(model, [Ask(prompts[i], most) for i in order], stop_ids=stop)
+    answers = generate(model, [Ask(prompts[i], most) for i in order], stop_ids=stop) if order else []
     for i, answer in zip(order, answers, strict=True):
         yield {
             "opening": asked[i][0],
@@ -95,12 +96,11 @@ def main() -> None:
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     target = load_target(Settings())
-    tokenizer, model = target.tokenizer, target.model
     done = shard = 0
     while done < args.rows:
         path = args.out / f"{shard:04}.parquet"
         if not path.exists():
-            rows = list(conversations(model, tokenizer, args.batch, shard, args.most))
+            rows = list(conversations(target, args.batch, shard, args.most))
             part = path.with_suffix(".part")
             pq.write_table(pa.Table.from_pylist(rows), part)
             part.rename(path)

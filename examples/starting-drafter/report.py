@@ -1,4 +1,4 @@
-"""Measure the starting drafter by real speculative decoding; writes report.json beside itself.
+"""Measure the starting drafter by real speculative decoding; writes report.json beside it.
 
     python examples/starting-drafter/report.py --data data/
 
@@ -20,7 +20,7 @@ from synthspec.dflash.decode import SpeculativeAsk, decode
 from synthspec.files import write_json
 from synthspec.samples.schema import read_rows
 from synthspec.spec import Target as Settings
-from synthspec.targets.load import Target, load_target
+from synthspec.targets.load import LoadedTarget, load_target
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -29,7 +29,7 @@ from train import is_held_out  # noqa: E402
 PROMPTS = HERE.parent / "desk" / "prompts"
 
 
-def asked(target: Target, path: Path) -> list[list[int]]:
+def asked(target: LoadedTarget, path: Path) -> list[list[int]]:
     """Token ids of the prompts of a JSON-lines file."""
     prompts = [json.loads(line)["prompt"] for line in path.read_text(encoding="utf-8").splitlines()]
     return [
@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=96, help="new tokens of an answer")
     args = parser.parse_args()
     target = load_target(Settings())
-    drafter = load(args.drafter, target.model.dtype)
+    drafter = load(args.drafter, target.model.dtype).to(target.model.device)
     sets = {
         "heldout_conversations": [row["prompt_ids"] for row in read_rows(args.data) if is_held_out(row)][:96],
         "general_chat": asked(target, PROMPTS / "general_chat.jsonl"),
@@ -73,7 +73,7 @@ def main() -> None:
             }
         )
         print(f"{name}: {found.value:.3f} ({found.low:.3f} to {found.high:.3f}), {len(traces)} requests")
-    write_json(HERE / "report.json", report)
+    write_json(args.drafter / "report.json", report)
 
 
 if __name__ == "__main__":

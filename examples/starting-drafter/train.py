@@ -2,7 +2,8 @@
 
     python examples/starting-drafter/train.py --data data/ --out out/ --steps 4000
 
-One conversation in twenty is held out for `report.py`.  Started again with the same `--out`, it goes on.
+One conversation in twenty is held out for `report.py`.  Started again with the same `--out`, it goes on from
+the state there, whatever data and settings that was made with.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from synthspec.spec import Train
 from synthspec.targets.load import load_target
 
 HELD_OUT = 20  # one row in so many
+MASK = 16  # <reponame>, a token of SmolLM2's that stands in no chat
 
 
 def is_held_out(row: dict[str, Any]) -> bool:
@@ -60,7 +62,7 @@ def main() -> None:
     model = load_target(Settings()).model
     rows = [row for row in read_rows(args.data) if not is_held_out(row)]
     texts = [row["prompt_ids"] + row["answer_ids"] for row in rows]
-    # The target wrote the requests too, so they are supervised as well; only the fixed beginning is not.
+    # The target wrote the requests too, so they are supervised as well; the beginning, the same in all, is not.
     columns = zip(*(row["prompt_ids"] for row in rows), strict=False)
     begin = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
     documents = [Document(torch.tensor(ids), torch.arange(len(ids)) >= begin) for ids in texts]
@@ -73,7 +75,8 @@ def main() -> None:
     if args.start:
         drafter = load(args.start)
     else:
-        drafter = from_target(model, layers=3, taps=taps, block_size=8, mask_token_id=16, text_ids=texts[:16])
+        drafter = from_target(model, layers=3, taps=taps, block_size=8, mask_token_id=MASK, text_ids=texts[:16])
+    drafter = drafter.to(model.device)
     drop_some(drafter, args.dropout)
     settings = Train(
         steps=args.steps,

@@ -14,7 +14,7 @@ from synthspec.dflash.decode import SpeculativeAsk, Trace, decode
 from synthspec.dflash.model import Drafter
 from synthspec.grammar.conform import label
 from synthspec.samples.schema import DEV, SPAN_KINDS, read_rows
-from synthspec.targets.load import Target
+from synthspec.targets.load import LoadedTarget
 
 Row = dict[str, Any]
 ROWS_AT_ONCE = 40
@@ -27,8 +27,13 @@ def kind_of(name: str) -> str:
     return "heldout_grammar" if name.startswith("grammar_") else "ood"
 
 
+def measured_sets(sets: Path) -> list[Path]:
+    """The files of all evaluation sets in a folder but `dev`, which chose the checkpoint."""
+    return [file for file in sorted(sets.glob("*.parquet")) if file.stem != DEV]
+
+
 def trace(
-    rows: Sequence[Row], target: Target, drafter: Drafter, tick: Callable[[int], None] = lambda n: None
+    rows: Sequence[Row], target: LoadedTarget, drafter: Drafter, tick: Callable[[int], None] = lambda n: None
 ) -> list[Trace]:
     """Decode the requests of some samples with a drafter, in batches of like length."""
     order = sorted(range(len(rows)), key=lambda i: (rows[i]["grammar"] or "", rows[i]["prompt_tokens"]))
@@ -56,7 +61,7 @@ def totals(traces: Sequence[Trace]) -> tuple[np.ndarray, np.ndarray]:
     return accepted, steps
 
 
-def summarise(rows: Sequence[Row], traces: Sequence[Trace], target: Target, block_size: int) -> Row:
+def summarise(rows: Sequence[Row], traces: Sequence[Trace], target: LoadedTarget, block_size: int) -> Row:
     """The numbers of one drafter on one set.
 
     Returns:
@@ -86,7 +91,7 @@ def summarise(rows: Sequence[Row], traces: Sequence[Trace], target: Target, bloc
 
 
 def _by_span(
-    rows: Sequence[Row], traces: Sequence[Trace], target: Target, block_size: int
+    rows: Sequence[Row], traces: Sequence[Trace], target: LoadedTarget, block_size: int
 ) -> dict[str, dict[str, int]]:
     counts = {kind: {"accepted": 0, "proposed": 0} for kind in SPAN_KINDS}
     for row, one in zip(rows, traces, strict=True):
@@ -102,7 +107,7 @@ def _by_span(
 
 
 def by_purpose(
-    rows: Sequence[Row], target: Target, drafter: Drafter, tick: Callable[[int], None] = lambda n: None
+    rows: Sequence[Row], target: LoadedTarget, drafter: Drafter, tick: Callable[[int], None] = lambda n: None
 ) -> dict[str, float]:
     """Acceptance lengths on some samples: `in_domain` of those with a grammar, `general` of the others."""
     parts = {
@@ -116,7 +121,7 @@ def by_purpose(
 
 def measure(
     sets: Path,
-    target: Target,
+    target: LoadedTarget,
     start: Drafter,
     trained: Drafter,
     tick: Callable[[int], None] = lambda n: None,
@@ -133,9 +138,7 @@ def measure(
         `difference`, the paired difference of acceptance lengths, trained minus start.
     """
     results = []
-    for path in sorted(sets.glob("*.parquet")):
-        if path.stem == DEV:
-            continue
+    for path in measured_sets(sets):
         rows = read_rows(path)
         if not rows:  # the gate misses it, and says so
             continue

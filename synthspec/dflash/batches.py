@@ -36,7 +36,7 @@ class Batch:
     at: Tensor  # int64 [B, N, S], their positions
     seen: Tensor  # bool [B, N, T]
     weights: Tensor  # float32 [B, N, S − 1], 0 where there is nothing to guess
-    expected: Tensor  # [B, N, S, H], `Features.expected` of each token
+    expected: Tensor  # bfloat16 [B, N, S, H], `Features.expected` of each token; H is 0 if there are none
     soft: Tensor  # bool [B], whether the document has them
 
     def to(self, device: torch.device) -> Batch:
@@ -67,7 +67,7 @@ def _dice(seed: int, turn: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed * 1_000_003 + turn)
 
 
-def assemble(
+def draw(
     documents: Sequence[Document],
     features: Features,
     chosen: Sequence[int],

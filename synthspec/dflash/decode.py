@@ -15,10 +15,10 @@ from torch import Tensor
 
 from synthspec.dflash.model import Drafter, KeysValues
 from synthspec.targets.causal import CausalModel
-from synthspec.targets.generate import Constraint, mask_logits, prefill
+from synthspec.targets.generate import TokenRule, mask_logits, prefill
 
 
-class RevocableConstraint(Constraint, Protocol):
+class RevocableRule(TokenRule, Protocol):
     """A constraint that can also take tokens back, as verifying a draft needs."""
 
     def allows(self, token: int) -> bool:
@@ -34,7 +34,7 @@ class SpeculativeAsk:
 
     ids: Sequence[int]
     max_new_tokens: int
-    constraint: RevocableConstraint | None = None
+    constraint: RevocableRule | None = None
 
 
 @dataclass
@@ -154,7 +154,7 @@ def decode(
 
 def _choose(
     logits: Tensor,
-    constraints: Sequence[RevocableConstraint | None],
+    constraints: Sequence[RevocableRule | None],
     drafts: Sequence[Sequence[int]],
     stop: frozenset[int],
 ) -> list[list[int]]:
@@ -183,7 +183,7 @@ def _choose(
 
 
 def _mask_along(
-    constraint: RevocableConstraint,
+    constraint: RevocableRule,
     draft: Sequence[int],
     bitmask: Tensor,
     row: int,

@@ -1,4 +1,4 @@
-"""The target's features of a training set: computed once, kept in one file, read by memory map."""
+"""The target's features of a training set: kept in one file while training lasts, read by memory map."""
 
 from __future__ import annotations
 

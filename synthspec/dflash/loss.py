@@ -36,7 +36,7 @@ def softmax_of_head(hidden: Tensor, head: Tensor) -> tuple[Tensor, Tensor]:
         head: [V, H].
 
     Returns:
-        [M, H] in the head's dtype, and float32 [M].
+        [M, H] in the head's dtype, and float32 [M]; in slices of bfloat16 the second rests on rounded logits.
     """
     if head.device.type == "cpu" and head.dtype in (torch.bfloat16, torch.float32):
         rows, keys = hidden[None, None], head[None, None]

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from synthspec.dflash.batches import Document
-from synthspec.dflash.checkpoint import check_fits, load, save
+from synthspec.dflash.checkpoint import WEIGHTS, check_fits, load, save
 from synthspec.dflash.features import extract
 from synthspec.dflash.model import Drafter
 from synthspec.dflash.train import STATE, fit
@@ -21,7 +21,7 @@ from synthspec.errors import UserError
 from synthspec.files import write_json
 from synthspec.samples.schema import read_rows
 from synthspec.spec import Train
-from synthspec.targets.load import Target
+from synthspec.targets.load import LoadedTarget
 
 Row = dict[str, Any]
 FEATURES = "features.bin"
@@ -45,7 +45,7 @@ def start_folder(settings: Train, root: Path | None = None) -> Path:
     return folder
 
 
-def load_start(settings: Train, target: Target, root: Path | None = None) -> Drafter:
+def load_start(settings: Train, target: LoadedTarget, root: Path | None = None) -> Drafter:
     """The starting drafter in float32, refused when it belongs to another target."""
     folder = start_folder(settings, root)
     drafter = load(folder)
@@ -64,8 +64,8 @@ def read_documents(rows: Sequence[Row], path: Path, mask_token_id: int) -> list[
     """Samples as training reads them.
 
     Raises:
-        UserError: there are none, one has an all-zero or all-one loss mask, or the mask token is a token
-            that the target really writes.
+        UserError: there are none, one has an all-zero or all-one loss mask or no two supervised tokens in a
+            row, or the mask token is a token that the target really writes.
     """
     if not rows:
         raise UserError(f"{path} holds no samples: look at ledger.json for where they went")
@@ -80,12 +80,18 @@ def read_documents(rows: Sequence[Row], path: Path, mask_token_id: int) -> list[
                 f"{path}, row {number} ({row['id']}): the drafter's mask_token_id {mask_token_id} is a token "
                 "of the text; a mask must be a token that is never written"
             )
-        documents.append(Document(torch.tensor(row["input_ids"]), mask))
+        document = Document(torch.tensor(row["input_ids"]), mask)
+        if not len(document.anchors()):
+            raise UserError(
+                f"{path}, row {number} ({row['id']}): no supervised token has another behind it, so there is "
+                "nothing to guess: leave the row out"
+            )
+        documents.append(document)
     return documents
 
 
 def choose(log: Sequence[Row]) -> int:
-    """The step to keep: the best on trained grammars among those that did not lose what they knew.
+    """The step to keep: the best on trained grammars, the later of equals, of those that kept what they knew.
 
     Where every checkpoint has lost more than `TOLERANCE` of the general acceptance length of step 0, the
     one that kept most of it.  Without measurements, the last.
@@ -96,13 +102,15 @@ def choose(log: Sequence[Row]) -> int:
     known = log[0]["accept_len"].get("general", 1.0)
     kept = [entry for entry in steps if entry["accept_len"].get("general", known) >= known - TOLERANCE]
     if kept:
-        return int(max(kept, key=lambda entry: entry["accept_len"].get("in_domain", 0.0))["step"])
+        return int(
+            max(kept, key=lambda entry: (entry["accept_len"].get("in_domain", 0.0), entry["step"]))["step"]
+        )
     return int(max(steps, key=lambda entry: entry["accept_len"]["general"])["step"])
 
 
 def midtrain(
     trainset: Path,
-    target: Target,
+    target: LoadedTarget,
     settings: Train,
     out: Path,
     seed: int,
@@ -133,7 +141,8 @@ def midtrain(
         Stopped: the disk is full.
     """
     done = out / "log.json"
-    if not done.exists():
+    made = [done, *(out / "final" / name for name in ("config.json", WEIGHTS))]
+    if not all(path.is_file() for path in made):
         _train(trainset, target, settings, out, seed, root, evaluate, tick, reading)
     for path in (out / FEATURES, out / STATE):
         path.unlink(missing_ok=True)
@@ -145,7 +154,7 @@ def midtrain(
 
 def _train(
     trainset: Path,
-    target: Target,
+    target: LoadedTarget,
     settings: Train,
     out: Path,
     seed: int,

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from synthspec.dflash.batches import Batch, Document, assemble, documents_of_step
+from synthspec.dflash.batches import Batch, Document, documents_of_step, draw
 from synthspec.dflash.features import Features
 from synthspec.dflash.loss import decay, head_cross_entropy, usual_gamma
 from synthspec.dflash.model import Drafter
@@ -111,7 +111,7 @@ def fit(
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, settings)
         chosen = documents_of_step(len(documents), settings.batch_documents, step, seed)
-        batch = assemble(
+        batch = draw(
             documents,
             features,
             chosen,
@@ -121,13 +121,13 @@ def fit(
             seed=seed,
             step=step,
         )
-        loss, right = block_loss(drafter, model, batch.to(model.device))
+        loss, odds = block_loss(drafter, model, batch.to(model.device))
         optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(drafter.parameters(), 1.0)
         optimizer.step()
         losses.append(float(loss.detach()))
-        guesses.append(right)
+        guesses.append(odds)
         tick(1)
         if (step + 1) % settings.checkpoint_every == 0 or step + 1 == settings.steps:
             entry: dict[str, Any] = {

@@ -13,6 +13,8 @@ _ENVIRONMENT = ImmutableSandboxedEnvironment(
     undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=False
 )
 
+_FAILURES = (TemplateError, ArithmeticError, LookupError, TypeError, AttributeError, ValueError, MemoryError)
+
 
 def variables(source: str) -> set[str]:
     """The names that a template uses and does not set itself; ValueError if it is no template."""
@@ -26,12 +28,13 @@ def render_template(source: str, values: Mapping[str, Any]) -> str:
     """The text of a template with its values.
 
     Raises:
-        ValueError: it is no template, uses a name without a value, or reaches for what it may not.
+        ValueError: it is no template, uses a name without a value, or reaches for what it may not. Its text
+            may quote a value; the exception behind it (`__cause__`) says what kind of failure it is.
     """
     try:
         return _compiled(source).render(values)
-    except (TemplateError, ArithmeticError, LookupError, TypeError, AttributeError, MemoryError) as error:
-        raise ValueError(_told(error)) from None
+    except _FAILURES as error:
+        raise ValueError(_told(error)) from error
 
 
 @lru_cache(maxsize=512)

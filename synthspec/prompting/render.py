@@ -203,7 +203,8 @@ def fill_in(template: str, values: Mapping[str, Any], where: str) -> str:
         return render_template(template, values)
     except ValueError as error:
         known = ", ".join(sorted(values))
-        raise UserError(f"{where}: the template cannot be filled ({error}); it may use {known}") from None
+        kind = type(error.__cause__).__name__  # its text may quote a prompt
+        raise UserError(f"{where}: the template cannot be filled ({kind}); it may use {known}") from None
 
 
 def _control_tokens(tokenizer: Any) -> list[str]:

@@ -47,8 +47,8 @@ class Report:
         acceptance: `acceptance.json`, with the gate's decision in `gate`.
         ledger: `ledger.json`: `stages` by name, each with `unit`, `requested`, `kept` and `dropped`.
         manifest: `manifest.json`; the fingerprints in `stages` are shown.
-        target: facts of the target by name; `model` is needed (a hub id, or the name of a folder), `path`
-            (where a server finds it) and `revision` are used in the serving command if they are there.
+        target: facts of the target by name; `model` is needed (a hub id, or the name of a folder),
+            `revision` is used in the serving command if it is there.
         drafter: facts of the drafter by name, such as layers, block size, taps, start and steps.
         sources: of prompts: `source`, `dataset`, `revision`, `licence`, `rows`.
         grammars: `name`, `kind`, `held_out`, `samples` (of a held-out one: in its set).
@@ -96,7 +96,7 @@ def render(facts: Report) -> str:
         target=_pairs(facts.target),
         drafter=_pairs(facts.drafter),
         serving=_serving(facts.target),
-        served_as_told=_is_hub_id(facts.target) or bool(facts.target.get("path")),
+        served_as_told=_is_hub_id(facts.target),
     )
     # A lone surrogate in a name has no UTF-8 form; it would make the file unwritable.
     return html.encode("utf-8", "replace").decode("utf-8")
@@ -350,10 +350,9 @@ def _pairs(facts: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _serving(target: dict[str, Any]) -> str:
-    """The command that serves the export; a local target without a known `path` gets a place to fill in."""
-    path, revision = target.get("path"), target.get("revision")
-    hub_id = not path and _is_hub_id(target)
-    place = str(path or (target["model"] if hub_id else f"PATH/TO/{target['model']}"))
+    """The command that serves the export; a local target gets a place to fill in."""
+    revision, hub_id = target.get("revision"), _is_hub_id(target)
+    place = target["model"] if hub_id else f"PATH/TO/{target['model']}"
     lines = [f"python -m sglang.launch_server --model-path {shlex.quote(place)}"]
     if revision and hub_id:
         lines.append(f"--revision {shlex.quote(str(revision))}")

@@ -29,7 +29,7 @@ def execute(run: Run, name: str) -> Counts:
     record = _record(run, stage)
     old = run.manifest.stages.get(name)
     if old is not None and old.fingerprint != record.fingerprint:
-        if not stage.is_view and (old.finished or _existing(run, stage)):
+        if not stage.is_view and (old.finished or _leftovers(run, stage)):
             raise UserError(_difference(run, stage, old, record))
         discard(run, name)
         old = None
@@ -115,13 +115,15 @@ def first_difference(run: Run, before: str | None = None) -> str | None:
     """
     for stage in table.STAGES[: NAMES.index(before) if before else len(table.STAGES)]:
         old = run.manifest.stages.get(stage.name)
-        if old is None or not is_done(run, stage.name):
+        if old is None:
             return None
-        if stage.is_view:
-            continue
         new = _record(run, stage)
-        if old.fingerprint != new.fingerprint:
-            return _difference(run, stage, old, new)
+        if old.fingerprint != new.fingerprint and not stage.is_view:
+            if old.finished or _leftovers(run, stage):
+                return _difference(run, stage, old, new)
+            return None
+        if not is_done(run, stage.name):
+            return None
     return None
 
 
@@ -172,7 +174,7 @@ def _remove(run: Run, stage: Stage) -> None:
             path.unlink(missing_ok=True)
 
 
-def _existing(run: Run, stage: Stage) -> bool:
+def _leftovers(run: Run, stage: Stage) -> bool:
     return any(run.path(name).exists() for name in stage.outputs)
 
 

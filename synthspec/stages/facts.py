@@ -1,4 +1,4 @@
-"""What a run depends on outside of its folder: the project, the target, the starting drafter."""
+"""What stages depend on: the project, the target, the starting drafter, and the run's own grammars."""
 
 from __future__ import annotations
 

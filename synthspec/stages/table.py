@@ -10,7 +10,7 @@ from typing import Any
 from synthspec.errors import UserError
 from synthspec.ledger import Counts
 from synthspec.run import Run
-from synthspec.stages import check, facts, produce, train
+from synthspec.stages import facts, judge, produce, train
 
 Settings = dict[str, Any]
 
@@ -174,7 +174,7 @@ STAGES = (
     Stage(
         "train",
         "training the drafter",
-        1,
+        2,
         _train,
         ("trainset/train.parquet", "sets"),
         ("checkpoints",),
@@ -188,7 +188,7 @@ STAGES = (
         _measure,
         ("sets", "checkpoints/final"),
         ("acceptance.json",),
-        check.measure,
+        judge.measure,
         outside=_start,
     ),
     Stage(
@@ -198,7 +198,7 @@ STAGES = (
         lambda run: {"gate": run.spec.gate.model_dump(mode="json")},
         (MEASURED, "checkpoints/final"),
         ("export",),
-        check.check,
+        judge.check,
     ),
     Stage(
         "report",
@@ -207,7 +207,7 @@ STAGES = (
         facts.ledger_so_far,
         ("acceptance.json", "checkpoints/log.json", "trainset/train.parquet"),
         ("report.html",),
-        check.report,
+        judge.report,
         is_view=True,
     ),
 )

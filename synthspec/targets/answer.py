@@ -8,7 +8,7 @@ from typing import Any
 
 from synthspec.files import content_id
 from synthspec.samples.schema import COMPLETIONS, write_rows
-from synthspec.targets.load import Target
+from synthspec.targets.load import LoadedTarget
 
 Row = dict[str, Any]
 
@@ -32,7 +32,7 @@ def shards(requests: Iterable[Row], size: int) -> list[list[Row]]:
 
 
 def answer(
-    requests: Iterable[Row], target: Target, folder: Path, tick: Callable[[int], None] = lambda n: None
+    requests: Iterable[Row], target: LoadedTarget, folder: Path, tick: Callable[[int], None] = lambda n: None
 ) -> None:
     """Let the target answer all requests, a shard at a time; shards that exist are kept as they are.
 
@@ -61,7 +61,7 @@ def answer(
         tick(len(batch))
 
 
-def ask(batch: Sequence[Row], target: Target) -> list[tuple[list[int], str]]:
+def ask(batch: Sequence[Row], target: LoadedTarget) -> list[tuple[list[int], str]]:
     """Token ids and finish reason of the target's answer to each request of a batch."""
     if target.settings.kind == "sglang":
         from synthspec.targets.sglang import ask_workers
@@ -81,7 +81,7 @@ def ask(batch: Sequence[Row], target: Target) -> list[tuple[list[int], str]]:
     return [(one.ids, one.finish_reason) for one in answers]
 
 
-def completion(request: Row, answered: tuple[list[int], str], target: Target) -> Row:
+def completion(request: Row, answered: tuple[list[int], str], target: LoadedTarget) -> Row:
     """A row of `samples.schema.COMPLETIONS`."""
     ids, reason = answered
     return {

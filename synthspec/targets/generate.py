@@ -14,7 +14,7 @@ from synthspec.targets.causal import CausalModel
 from synthspec.targets.ragged import RaggedCache
 
 
-class Constraint(Protocol):
+class TokenRule(Protocol):
     """What may follow, token by token; one per request."""
 
     def fill(self, bitmask: Tensor, row: int) -> None:
@@ -38,7 +38,7 @@ class Ask:
 
     ids: Sequence[int]
     max_new_tokens: int
-    constraint: Constraint | None = None
+    constraint: TokenRule | None = None
     temperature: float = 0.0
     seed: int = 0
 

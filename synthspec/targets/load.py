@@ -15,6 +15,9 @@ from synthspec.errors import UserError
 from synthspec.files import canonical
 from synthspec.targets import smollm2
 
+# A weights file is known by so many samples of its bytes, evenly spaced.
+SAMPLES, SAMPLE_BYTES = 512, 1 << 14
+
 # Two targets that agree in these, and in the versions below, write the same answers.
 IDENTITY = ("model", "revision", "weights_sha256", "tokenizer_sha256", "template_sha256", "dtype", "device")
 
@@ -37,18 +40,16 @@ class Place:
         return Path(self.path) if Path(self.path).is_dir() else None
 
 
-def find(target: spec.Target, root: Path | None = None) -> Place:
+def find(target: spec.Target) -> Place:
     """Locate a target without loading it.
 
     Args:
-        root: the folder that a relative `model` is relative to.
-
     Raises:
         UserError: no such folder, or a hub id without a revision.
     """
     if target.model == "smollm2":
         return Place("SmolLM2-135M-Instruct", str(smollm2.folder()), smollm2.source().name)
-    folder = (root or Path()) / target.model
+    folder = Path(target.model)
     if folder.is_dir():
         return Place(folder.name, str(folder.resolve()), target.revision)
     if target.model.startswith((".", "/")) or target.model.count("/") != 1:
@@ -63,7 +64,7 @@ def find(target: spec.Target, root: Path | None = None) -> Place:
     return Place(target.model, target.model, target.revision)
 
 
-def load_tokenizer(target: spec.Target, root: Path | None = None) -> Any:
+def load_tokenizer(target: spec.Target) -> Any:
     """The target's tokenizer with its chat template; no weights are read.
 
     Raises:
@@ -71,7 +72,7 @@ def load_tokenizer(target: spec.Target, root: Path | None = None) -> Any:
     """
     from transformers import AutoTokenizer
 
-    place = find(target, root)
+    place = find(target)
     try:
         tokenizer = AutoTokenizer.from_pretrained(place.path, revision=target.revision)
     except (OSError, ValueError) as error:
@@ -85,7 +86,7 @@ def load_tokenizer(target: spec.Target, root: Path | None = None) -> Any:
     return tokenizer
 
 
-def describe_target(target: spec.Target, root: Path | None = None) -> dict[str, Any]:
+def describe_target(target: spec.Target) -> dict[str, Any]:
     """What identifies a target and how big it is, without reading its weights.
 
     Returns:
@@ -98,7 +99,7 @@ def describe_target(target: spec.Target, root: Path | None = None) -> dict[str, 
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    place = find(target, root)
+    place = find(target)
     try:
         config = AutoConfig.from_pretrained(place.path, revision=target.revision)
         with torch.device("meta"):
@@ -106,7 +107,7 @@ def describe_target(target: spec.Target, root: Path | None = None) -> dict[str, 
     except (OSError, ValueError) as error:
         raise UserError(f"target.model: {place.path} is no causal language model ({_brief(error)})") from None
     text = config.get_text_config()
-    tokenizer = load_tokenizer(target, root)
+    tokenizer = load_tokenizer(target)
     parameters = sum(parameter.numel() for parameter in shapes.parameters())
     dtype = choose_dtype(target)
     return {
@@ -181,14 +182,14 @@ def check_memory(description: dict[str, Any], target: spec.Target) -> None:
         )
 
 
-class Target:
+class LoadedTarget:
     """A target, its tokenizer, and, once something asks for it, its weights."""
 
-    def __init__(self, settings: spec.Target, root: Path | None = None) -> None:
+    def __init__(self, settings: spec.Target) -> None:
         self.settings = settings
-        self.place = find(settings, root)
-        self.description = describe_target(settings, root)
-        self.tokenizer = load_tokenizer(settings, root)
+        self.place = find(settings)
+        self.description = describe_target(settings)
+        self.tokenizer = load_tokenizer(settings)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -241,12 +242,15 @@ class Target:
         return TokenConstraints(self.tokenizer, self.stop_ids)
 
 
-def load_target(settings: spec.Target, root: Path | None = None) -> Target:
-    return Target(settings, root)
+def load_target(settings: spec.Target) -> LoadedTarget:
+    return LoadedTarget(settings)
 
 
 def _weights_digest(place: Place) -> str | None:
-    """Of a folder's weights and settings: names, sizes, and first and last mebibyte; a hub has commits."""
+    """Of a folder's weights and settings: names, sizes, and samples from all over; a hub has commits.
+
+    Files up to 8 MB are read whole; of larger ones another layer is seen, a single other number need not be.
+    """
     if place.folder is None:
         return None
     digest = hashlib.sha256()
@@ -254,9 +258,9 @@ def _weights_digest(place: Place) -> str | None:
         size = path.stat().st_size
         digest.update(json.dumps([path.name, size]).encode())
         with path.open("rb") as stream:
-            digest.update(stream.read(1 << 20))
-            stream.seek(max(0, size - (1 << 20)))
-            digest.update(stream.read())
+            for part in range(SAMPLES):
+                stream.seek(part * max(0, size - SAMPLE_BYTES) // (SAMPLES - 1))
+                digest.update(stream.read(SAMPLE_BYTES))
     return digest.hexdigest()
 
 

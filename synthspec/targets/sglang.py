@@ -10,7 +10,7 @@ import httpx
 
 from synthspec.errors import Stopped, UserError
 from synthspec.grammar.constraint import Constraint
-from synthspec.targets.load import Target
+from synthspec.targets.load import LoadedTarget
 
 AT_ONCE = 16  # requests in flight at each server
 TRIES = 3
@@ -31,7 +31,7 @@ def sampling(row: dict[str, Any]) -> dict[str, Any]:
     return params
 
 
-def ask_workers(batch: Sequence[dict[str, Any]], target: Target) -> list[tuple[list[int], str]]:
+def ask_workers(batch: Sequence[dict[str, Any]], target: LoadedTarget) -> list[tuple[list[int], str]]:
     """Let the servers of the spec answer a batch; requests go round in turn.
 
     Raises:
@@ -41,7 +41,7 @@ def ask_workers(batch: Sequence[dict[str, Any]], target: Target) -> list[tuple[l
     return asyncio.run(_ask_all(batch, target))
 
 
-async def _ask_all(batch: Sequence[dict[str, Any]], target: Target) -> list[tuple[list[int], str]]:
+async def _ask_all(batch: Sequence[dict[str, Any]], target: LoadedTarget) -> list[tuple[list[int], str]]:
     urls = [url.rstrip("/") for url in target.settings.urls]
     gates = [asyncio.Semaphore(AT_ONCE) for _ in urls]
     async with httpx.AsyncClient(timeout=httpx.Timeout(600, connect=10)) as client:
@@ -56,7 +56,7 @@ async def _ask_all(batch: Sequence[dict[str, Any]], target: Target) -> list[tupl
         return await asyncio.gather(*(one(number, row) for number, row in enumerate(batch)))
 
 
-async def _check(client: httpx.AsyncClient, url: str, target: Target) -> None:
+async def _check(client: httpx.AsyncClient, url: str, target: LoadedTarget) -> None:
     """Refuse a server that does not read a conversation as the same token ids as the spec's target."""
     messages = [{"role": "user", "content": PROBE}]
     told = await _call(client, "POST", f"{url}/tokenize", {"messages": messages})

@@ -29,6 +29,16 @@ def test_equals_plain_cross_entropy_in_value_and_slope(rows, dtype, monkeypatch)
     torch.testing.assert_close(odds, expected, rtol=1e-4, atol=1e-6, check_dtype=False)
 
 
+def test_bfloat16_keeps_to_float32(monkeypatch):
+    torch.manual_seed(0)
+    head, hidden = torch.randn(3000, 64) / 8, torch.randn(50, 64)
+    labels, weights = torch.randint(0, 3000, (50,)), torch.rand(50)
+    exact, _ = head_cross_entropy(hidden, head, labels, weights)
+    near, odds = head_cross_entropy(hidden.bfloat16(), head.bfloat16(), labels, weights)
+    torch.testing.assert_close(near, exact, rtol=1e-2, atol=1e-2)
+    assert ((odds > 0) & (odds < 1)).all()
+
+
 def test_decay_is_one_at_the_first_guess_and_falls_by_gamma():
     weights = decay(8, 4.0)
     assert weights.shape == (7,)

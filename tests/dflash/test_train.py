@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from synthspec.dflash.batches import Document, assemble, documents_of_step
+from synthspec.dflash.batches import Document, documents_of_step, draw
 from synthspec.dflash.decode import SpeculativeAsk, decode
 from synthspec.dflash.features import extract
 from synthspec.dflash.loss import decay
@@ -44,7 +44,7 @@ def test_features_are_the_outputs_of_the_named_layers(model, tmp_path):
 
 def test_anchors_lie_within_the_answer_and_blocks_are_the_true_tokens(corpus):
     documents, features = corpus
-    batch = assemble(documents, features, [0, 2], anchors=9, block_size=4, decay=decay(4, 2.0), seed=0, step=3)
+    batch = draw(documents, features, [0, 2], anchors=9, block_size=4, decay=decay(4, 2.0), seed=0, step=3)
     for row, document in enumerate((documents[0], documents[2])):
         for block in range(batch.ids.shape[1]):
             p = int(batch.at[row, block, 0])
@@ -70,9 +70,7 @@ def test_what_the_target_foresaw_is_kept_at_the_token_it_speaks_of(model, tmp_pa
             torch.testing.assert_close(features.expected[i][1:].float(), foreseen, rtol=2e-2, atol=2e-2)
     assert sorted(features.expected) == [0, 1]
     documents = [Document(torch.tensor(ids), torch.ones(len(ids), dtype=torch.bool)) for ids in texts]
-    batch = assemble(
-        documents, features, [1, 2, 0], anchors=9, block_size=4, decay=decay(4, 2.0), seed=0, step=3
-    )
+    batch = draw(documents, features, [1, 2, 0], anchors=9, block_size=4, decay=decay(4, 2.0), seed=0, step=3)
     assert batch.soft.tolist() == [True, False, True]
     for row, document in ((0, 1), (2, 0)):
         for block in range(batch.ids.shape[1]):
@@ -150,3 +148,5 @@ def test_the_best_checkpoint_is_chosen_among_those_that_forgot_nothing():
     assert choose([start, entry(50, 2.0, 1.6), entry(100, 3.0, 1.58), entry(150, 3.5, 1.4)]) == 100
     assert choose([start, entry(50, 2.0, 1.5), entry(100, 3.0, 1.3)]) == 50
     assert choose([{"step": 0}, {"step": 50}]) == 50
+    alike = [{"step": step, "accept_len": {"general": 1.6}} for step in (0, 50, 100)]
+    assert choose(alike) == 100

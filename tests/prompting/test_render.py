@@ -119,6 +119,13 @@ def test_extractions_have_no_tools():
     assert json.loads(row["constraint"])["begin"] == ""
 
 
+@pytest.mark.parametrize("template", ["{{ {}[prompt] }}", "{{ prompt | round }}", "{{ ('%d' % prompt) }}"])
+def test_a_template_that_fails_on_a_prompt_does_not_repeat_it(template):
+    with pytest.raises(UserError, match="cannot be filled") as told:
+        fill_in(template, {"prompt": "Geheimrat"}, "here")
+    assert "Geheimrat" not in str(told.value)
+
+
 @pytest.mark.parametrize("template", ["{{ nobody }}", "{{ prompt.__class__.__mro__ }}", "{% if %}"])
 def test_templates_cannot_reach_beyond_their_values(template):
     with pytest.raises(UserError, match=r"^here: "):

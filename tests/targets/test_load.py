@@ -31,7 +31,15 @@ def test_another_template_tokenizer_or_weight_is_another_target(folder):
     before = load_target(Settings(model=str(folder))).fingerprint
     assert load_target(Settings(model=str(folder))).fingerprint == before
     template = folder / "chat_template.jinja"
-    template.write_text(template.read_text() + " ")
+    text = template.read_text()
+    template.write_text(text + " ")
+    assert load_target(Settings(model=str(folder))).fingerprint != before
+    template.write_text(text)
+    weights = folder / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    third = len(content) // 3  # the samples of a file see what changes in a layer, not in a byte
+    content[third : 2 * third] = content[third : 2 * third][::-1]
+    weights.write_bytes(content)
     assert load_target(Settings(model=str(folder))).fingerprint != before
 
 
@@ -59,6 +67,6 @@ def test_a_device_that_is_not_there_is_refused():
 @pytest.mark.parametrize(
     ("model", "words"), [("./none", "there is no folder"), ("a/b", "needs one; give the commit")]
 )
-def test_a_model_that_cannot_be_found_is_told_in_words(model, words, tmp_path):
+def test_a_model_that_cannot_be_found_is_told_in_words(model, words):
     with pytest.raises(UserError, match=words):
-        find(Settings(model=model), tmp_path)
+        find(Settings(model=model))

@@ -1,4 +1,4 @@
-"""The stages from the trained drafter to the decision, the export and the report."""
+"""The stages measure, check and report: from the trained drafter to the decision, the export and the report."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ Row = dict[str, Any]
 def measure(run: Run) -> Counts:
     """Measure acceptance before and after training; unit: request."""
     from synthspec.acceptance.measure import measure as measure_sets
+    from synthspec.acceptance.measure import measured_sets
     from synthspec.dflash.checkpoint import load
-    from synthspec.samples.schema import DEV
 
     target = loaded_target(run)
     start, trained = (
         load(folder, target.model.dtype).to(target.model.device)
         for folder in (start_folder(run), run.path("checkpoints/final"))
     )
-    measured = [file for file in sorted(run.path("sets").glob("*.parquet")) if file.stem != DEV]
-    requests = sum(len(run.rows(f"sets/{file.name}")) for file in measured)
+    requests = sum(len(run.rows(f"sets/{file.name}")) for file in measured_sets(run.path("sets")))
     with progress.bar("measure", 2 * requests, "answers") as tick:
         sets = measure_sets(run.path("sets"), target, start, trained, tick)
     log = json.loads(run.path("checkpoints/log.json").read_text("utf-8"))
@@ -64,10 +63,10 @@ def drafter_facts(run: Run) -> Row:
 def check(run: Run) -> Counts:
     """Decide whether the drafter may ship, and export it if so; unit: drafter."""
     from synthspec.acceptance.gate import decide
-    from synthspec.samples.schema import DEV
+    from synthspec.acceptance.measure import measured_sets
 
     acceptance = read_acceptance(run)
-    wanted = [file.stem for file in sorted(run.path("sets").glob("*.parquet")) if file.stem != DEV]
+    wanted = [file.stem for file in measured_sets(run.path("sets"))]
     gate = {**decide(acceptance, run.spec.gate, wanted), "overridden": False}
     if gate["passed"]:
         export(run, gate)
