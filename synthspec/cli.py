@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from synthspec import __version__, progress
-from synthspec.errors import UserError
+from synthspec.errors import Stopped, UserError
 
 app = typer.Typer(
     name="synthspec",
@@ -179,10 +180,10 @@ def runs_show(
     as_json: Json = False,
 ) -> None:
     """Show what a run did, stage by stage, and what came out."""
-    from synthspec.run import named
+    from synthspec.run import run_folder
     from synthspec.runfolders import show_table, summary
 
-    found = summary(named(run))
+    found = summary(run_folder(run))
     if as_json:
         _print(found)
     else:
@@ -196,10 +197,10 @@ def runs_rm(
     as_json: Json = False,
 ) -> None:
     """Remove a run folder, after saying what goes and what else uses it."""
-    from synthspec.run import named
+    from synthspec.run import run_folder
     from synthspec.runfolders import removal, removal_text, remove
 
-    run = named(run)
+    run = run_folder(run)
     what = removal(run)
     if not as_json:
         typer.echo(removal_text(what))
@@ -266,6 +267,10 @@ def _show(what: Any) -> None:
     console.print(what)
 
 
+def _terminated(number: int, frame: Any) -> None:
+    raise Stopped("stopped by SIGTERM; the same command goes on where it stopped")
+
+
 def main() -> None:
     """Run a command; tell every failure in words, with the exit code that its kind has."""
     from synthspec.failures import exit_code_of
@@ -279,6 +284,7 @@ def main() -> None:
         ("OMP_WAIT_POLICY", "PASSIVE"),  # threads that spin while they wait starve each other on shared cores
     ):
         os.environ.setdefault(name, value)
+    signal.signal(signal.SIGTERM, _terminated)
     try:
         result = app(prog_name="synthspec", standalone_mode=False)
         if result == 130:  # what typer makes of Ctrl-C

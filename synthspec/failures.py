@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 from synthspec.errors import Stopped, SynthspecError
@@ -52,6 +53,8 @@ def _words(error: BaseException) -> tuple[str, int]:
             "stays done: run the same command again",
             Stopped.exit_code,
         )
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return "say what to do, for example `synthspec init my-desk`; see `synthspec --help`", 2
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # what typer found in the arguments
         text = " ".join(str(error.format_message()).split()).rstrip(".")
         return f"{text}; see `{_command(error)} --help`", int(error.exit_code)
@@ -90,12 +93,10 @@ def _command(error: BaseException) -> str:
 
 
 def _full_disk() -> Path | None:
-    for place in (Path.cwd(), Path.home(), Path(tempfile.gettempdir())):
-        try:
-            if shutil.disk_usage(place).free < FULL_BYTES:
+    for find in (Path.cwd, Path.home, lambda: Path(tempfile.gettempdir())):
+        with suppress(OSError, RuntimeError):
+            if shutil.disk_usage(place := find()).free < FULL_BYTES:
                 return place
-        except OSError:
-            continue
     return None
 
 

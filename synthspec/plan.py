@@ -87,8 +87,8 @@ def make_plan(path: Path, runs: Path | None = None) -> Plan:
         for label, file in (tried(partial(facts.source_files, source, run.root)) or {}).items():
             if not file.is_file():
                 mistakes.append(f"prompts: {source.name}: there is no file {label}: correct the name")
-    target = tried(lambda: _fitting_target(run))
-    drafter = tried(lambda: _fitting_start(run, target)) if target else None
+    target = tried(lambda: facts.fitting_target(run))
+    drafter = tried(lambda: facts.fitting_start(run, target)) if target else None
     tokenizer = tried(lambda: facts.tokenizer_of(run)) if target else None
     if mistakes:
         raise UserError("\n".join(mistakes))
@@ -158,36 +158,6 @@ def make_plan(path: Path, runs: Path | None = None) -> Plan:
         done=done,
         notes=notes,
     )
-
-
-def _fitting_target(run: Run) -> Row:
-    """Facts of the target, which must fit into memory where it runs in this process."""
-    from synthspec.targets.load import check_memory
-
-    target = facts.target_of(run)
-    about = facts.describe(target)
-    if target.kind == "transformers":
-        check_memory(about, target)
-    return about
-
-
-def _fitting_start(run: Run, target: Row) -> Any:
-    """The starting drafter's config, which must be one for this target."""
-    from synthspec.dflash.checkpoint import WEIGHTS, check_fits
-    from synthspec.dflash.config import read_config
-
-    folder = facts.start_folder(run)
-    config = read_config(folder)
-    if not (folder / WEIGHTS).is_file():
-        raise UserError(f"train.start: {folder} holds no weights: {WEIGHTS} is missing")
-    check_fits(
-        config,
-        folder,
-        hidden_size=target["hidden_size"],
-        layers=target["layers"],
-        vocabulary=target["vocab_size"],
-    )
-    return config
 
 
 def _pull(run: Run, tick: progress.Tick) -> list[Row]:

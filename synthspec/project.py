@@ -16,7 +16,11 @@ def create(folder: Path) -> Path:
     Raises:
         UserError: the folder holds something already, or cannot be made.
     """
-    if folder.exists() and not folder.is_dir():
+    try:
+        is_file = folder.exists() and not folder.is_dir()
+    except OSError as error:
+        raise UserError(f"{str(folder)[:60]} cannot be a folder ({error.strerror}): name another") from None
+    if is_file:
         raise UserError(f"{folder} is a file: name a new folder")
     if folder.is_dir() and any(folder.iterdir()):
         raise UserError(f"the folder {folder} is not empty: name a new one")
@@ -25,6 +29,6 @@ def create(folder: Path) -> Path:
         shutil.copytree(
             source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("runs", "__pycache__", ".*")
         )
-    except PermissionError as error:
+    except OSError as error:
         raise UserError(f"{folder} cannot be written ({error.strerror}): name a folder of your own") from None
     return folder / SPEC_FILE

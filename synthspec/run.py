@@ -127,6 +127,11 @@ def open_run(path: Path, runs: Path | None = None) -> Run:
     file = path / SPEC_FILE if path.is_dir() else path
     spec = load_spec(file)
     folder = (runs or file.parent / "runs") / spec.name
+    for place in (folder, *folder.parents):
+        if place.exists() and not place.is_dir():
+            raise UserError(
+                f"the run folder would be {folder}, but {place} is a file: name another with --runs"
+            )
     copy = SpecCopy(path=os.path.relpath(file.resolve(), folder.resolve()), content=file.read_text("utf-8"))
     if (folder / "manifest.json").is_file():
         manifest = read_manifest(folder)
@@ -145,6 +150,17 @@ def named(path: Path) -> Path:
     """The path itself, or the run of that name in `runs/` here."""
     here = Path("runs") / path
     return here if not path.exists() and here.is_dir() else path
+
+
+def run_folder(path: Path) -> Path:
+    """The run folder of whatever names a run: itself, its name, a spec or a project.
+
+    Raises:
+        UserError: as `open_run`.
+    """
+    path = named(path)
+    is_spec = path.is_file() or (path / SPEC_FILE).is_file()
+    return open_run(path).folder if is_spec and not (path / "manifest.json").exists() else path
 
 
 def _existing(folder: Path) -> Run:
@@ -183,8 +199,10 @@ def read_record(path: Path, model: type[Record]) -> Record:
         value = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path} does not exist: name a run folder, or run the spec again") from None
-    except ValueError:
-        raise UserError(f"{path} is not JSON: restore it, or remove the run and run its spec again") from None
+    except (ValueError, OSError, RecursionError):
+        raise UserError(
+            f"{path} cannot be read as JSON: restore it, or remove {path.parent} and run its spec again"
+        ) from None
     version = value.get("version") if isinstance(value, dict) else None
     if version != MANIFEST_VERSION:
         made = value.get("synthspec", "another version") if isinstance(value, dict) else "another program"
@@ -198,7 +216,7 @@ def read_record(path: Path, model: type[Record]) -> Record:
     except ValidationError as error:
         place = ".".join(str(part) for part in error.errors()[0]["loc"]) or "its top"
         raise UserError(
-            f"{path} is damaged at {place}: restore it, or remove the run and run its spec again"
+            f"{path} is damaged at {place}: restore it, or remove {path.parent} and run its spec again"
         ) from None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import stat
@@ -14,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from synthspec.acceptance.result import Acceptance
 from synthspec.errors import UserError
 from synthspec.ledger import Ledger
 from synthspec.progress import duration
@@ -81,7 +81,7 @@ def summary(folder: Path) -> dict[str, Any]:
             }
     measured: dict[str, Any] = {}
     if (folder / "acceptance.json").exists():
-        measured = json.loads((folder / "acceptance.json").read_text("utf-8"))
+        measured = read_record(folder / "acceptance.json", Acceptance).model_dump(mode="json")
     return {
         "run": manifest.name,
         "folder": str(folder),
@@ -142,7 +142,7 @@ def remove(folder: Path) -> None:
     Raises:
         UserError: another process works on it.
     """
-    folder = folder.resolve()
+    link, folder = folder, folder.resolve()
     with locked(folder):
         # The manifest goes last, so that a half-removed run can be removed again.
         for entry in sorted(folder.iterdir(), key=lambda entry: entry.name == "manifest.json"):
@@ -151,6 +151,8 @@ def remove(folder: Path) -> None:
             elif entry.name != ".lock":
                 entry.unlink()
         shutil.rmtree(folder)
+    if link.is_symlink():
+        link.unlink()
 
 
 def _starts_inside(other: Path, folder: Path) -> bool:
@@ -177,8 +179,11 @@ def _size(path: Path) -> int:
 
 def _seconds(record: StageRecord) -> float:
     """From the last start of a stage to its end."""
-    assert record.finished is not None
-    return (datetime.fromisoformat(record.finished) - datetime.fromisoformat(record.started)).total_seconds()
+    try:
+        ends = [datetime.fromisoformat(time) for time in (record.started, record.finished or "")]
+        return (ends[1] - ends[0]).total_seconds()
+    except (ValueError, TypeError):  # somebody edited them
+        return 0.0
 
 
 def told_size(count: float) -> str:

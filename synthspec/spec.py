@@ -20,7 +20,7 @@ Name = Annotated[str, Field(pattern=NAME)]
 class Part(BaseModel):
     """A piece of the spec: unknown keys are mistakes, values do not change after loading."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Target(Part):
@@ -141,7 +141,7 @@ class Spec(Part):
     prompts: list[PromptSource] = Field(min_length=1)
     match: list[Name] = Field(min_length=1, description="the prompt sources that are matched to grammars")
     grammars: list[str] = Field(min_length=1, description="grammar files or patterns, relative to the spec")
-    rows_per_grammar: int = Field(160, ge=4, description="matched prompts a grammar")
+    rows_per_grammar: int = Field(160, ge=4, le=100_000_000, description="matched prompts a grammar")
     holdout: Holdout = Holdout()
     replay: Replay = Replay()
     ood: list[OodSet] = []
@@ -154,6 +154,8 @@ class Spec(Part):
         if len(set(names)) < len(names):
             raise ValueError("two prompt sources have the same name")
         asked = [*self.match, *([self.replay.source] if self.replay.source else [])]
+        if self.replay.source in self.match:
+            raise ValueError(f"the source '{self.replay.source}' is matched to grammars; give replay its own")
         for name in [*asked, *(ood.source for ood in self.ood)]:
             if name not in names:
                 raise ValueError(f"there is no prompt source '{name}'; there are {', '.join(names)}")

@@ -10,8 +10,10 @@ from typing import Any
 
 from synthspec import progress
 from synthspec.run import open_run
-from synthspec.stages.execute import is_done
-from synthspec.stages.facts import project_grammars
+from synthspec.stages.execute import is_done, require
+from synthspec.stages.facts import fitting_start, fitting_target, project_grammars
+
+FIRST = {"train": "train", "check": "measure"}  # where a flow starts that does not begin at the beginning
 
 
 def run_flow(name: str, path: Path, runs: Path | None, options: dict[str, Any]) -> Path:
@@ -27,8 +29,13 @@ def run_flow(name: str, path: Path, runs: Path | None, options: dict[str, Any]) 
         The run folder.
     """
     run = open_run(path, runs)  # tells mistakes before the slow part
-    if name in ("run", "produce") and not is_done(run, "pull"):
+    if first := options.get("first") or FIRST.get(name) or next(iter(options.get("only") or ()), None):
+        require(run, first)
+    elif not is_done(run, "pull"):
         project_grammars(run.spec, run.root)
+        target = fitting_target(run)
+        if name == "run":
+            fitting_start(run, target)
     folder = run.folder
     # What Prefect and other libraries log goes to its server, not among our lines.
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")

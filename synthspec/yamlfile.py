@@ -214,6 +214,11 @@ def _problem(model: type[BaseModel], mistake: ErrorDetails) -> str:
         close = difflib.get_close_matches(str(mistake.get("input")), allowed, 1, 0.6)
         hint = f"did you mean {close[0]}?" if close else f"write {context.get('expected')}"
         return f"{shown} is not possible here; {hint}"
+    if kind == "union_tag_invalid":
+        allowed = re.findall(r"'([^']*)'", str(context.get("expected_tags", "")))
+        close = difflib.get_close_matches(str(context.get("tag")), allowed, 1, 0.6)
+        hint = f"did you mean {close[0]}?" if close else f"write {', '.join(allowed)}"
+        return f"its {str(context.get('discriminator')).strip(chr(39))} is not possible here; {hint}"
     if kind in ("value_error", "assertion_error"):
         return re.sub(r"^(Value error|Assertion failed), ", "", mistake["msg"])
     if kind == "string_pattern_mismatch" and context.get("pattern") == NAME:

@@ -219,3 +219,27 @@ def test_a_flow_runs_resumes_and_refuses(project, tmp_path_factory):
     assert "add --yes" in asked.stderr
     assert synthspec("runs", "rm", project / "runs" / "small", "--yes").returncode == 0
     assert not (project / "runs" / "small").exists()
+
+
+def test_nothing_asked_is_answered_in_words():
+    assert "say what to do" in fails(2)
+
+
+def test_the_working_folder_may_have_gone(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = f"cd {gone}; rmdir {gone}; {sys.executable} -m synthspec runs ls nowhere"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
+    assert done.returncode != 0
+
+
+def test_a_project_that_cannot_be_made_is_told(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert "cannot be" in fails(2, "init", tmp_path / "file" / "x")
+    assert "cannot be" in fails(2, "init", tmp_path / ("x" * 300))
+
+
+def test_runs_cannot_be_inside_a_file(project):
+    (project / "f").write_text("")
+    assert "is a file" in fails(2, "plan", project, "--runs", project / "f")

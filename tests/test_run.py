@@ -70,7 +70,8 @@ def test_a_folder_of_another_version_is_refused_in_words(project):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("{", "is not JSON"), ("[]", "another program"), ('{"version": 1}', "is damaged")]
+    ("text", "said"),
+    [("{", "cannot be read as JSON"), ("[]", "another program"), ('{"version": 1}', "is damaged")],
 )
 def test_a_damaged_manifest_is_refused_in_words(project, text, said):
     run = saved(project)

@@ -28,6 +28,14 @@ FILES = {
     "report": ("report.html",),
 }
 
+MEASURED = {
+    "version": 1,
+    "drafter": {"layers": 1, "block_size": 8, "taps": [0], "start": "x", "steps": 1, "chosen_step": 1},
+    "sets": [],
+    "training": [],
+}
+GATE = {"passed": True, "reasons": [], "rules": {}}
+
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
@@ -43,11 +51,11 @@ def project(tmp_path, monkeypatch):
             for file in FILES[name]:
                 value = {"stage": name, "seed": run.spec.seed}
                 if name == "measure":
-                    value["gate"] = None
+                    value = {**MEASURED, "block_size": run.spec.seed, "gate": None}
                 write_json(run.path(file), value)
             if name == "check":
                 measured = json.loads(run.path("acceptance.json").read_text())
-                write_json(run.path("acceptance.json"), {**measured, "gate": {"passed": True}})
+                write_json(run.path("acceptance.json"), {**measured, "gate": GATE})
             return Counts("file", 2, 1, {"surplus": 1})
 
         return work
@@ -227,7 +235,7 @@ def test_the_gate_may_decide_again_without_a_new_measurement(project):
 def test_a_gate_that_is_to_decide_again_is_not_shown(project):
     path, _ = project
     run = everything(path)
-    assert summary(run.folder)["gate"] == {"passed": True}
+    assert summary(run.folder)["gate"]["passed"]
     discard(run, "check")
     assert summary(run.folder)["gate"] is None
 
@@ -281,7 +289,7 @@ def test_the_report_is_done_again_unasked(project):
     path, worked = project
     run = everything(path)
     measured = json.loads(run.path("acceptance.json").read_text())
-    write_json(run.path("acceptance.json"), {**measured, "gate": {"passed": False}})
+    write_json(run.path("acceptance.json"), {**measured, "gate": {**GATE, "passed": False}})
     del worked[:]
     everything(path)
     assert worked == ["report"]

@@ -80,6 +80,16 @@ def read_config(folder: Path) -> DrafterConfig:
     Raises:
         UserError: the file is missing, no JSON, no DFlash config, or a field is missing or wrong.
     """
+    try:
+        return _read(folder)
+    except (TypeError, ValueError, AttributeError, KeyError, ArithmeticError, RecursionError) as error:
+        kind = type(error).__name__
+        raise UserError(
+            f"{folder / 'config.json'} makes no sense ({kind}): restore it from where the drafter came"
+        ) from None
+
+
+def _read(folder: Path) -> DrafterConfig:
     path = folder / "config.json"
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
@@ -144,10 +154,29 @@ _WHOLE = (
 )
 
 
+LARGEST = {
+    "hidden_size": 1 << 16,
+    "intermediate_size": 1 << 18,
+    "num_hidden_layers": 256,
+    "num_attention_heads": 1024,
+    "num_key_value_heads": 1024,
+    "head_dim": 1024,
+    "vocab_size": 1 << 22,
+    "block_size": 256,
+    "max_position_embeddings": 1 << 26,
+}
+
+
 def _mistakes(config: DrafterConfig) -> list[str]:
     found = []
     if config.block_size < 2:
         found.append(f"block_size is {config.block_size}; a block needs its anchor and at least one guess")
+    sizes = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "head_dim")
+    for name in (*sizes, "num_key_value_heads", "vocab_size", "block_size", "max_position_embeddings"):
+        if not 0 < getattr(config, name) <= LARGEST[name]:
+            found.append(f"{name} is {getattr(config, name)}; it lies between 1 and {LARGEST[name]:,}")
+    if found:
+        return found
     if not config.target_layer_ids:
         found.append("target_layer_ids is empty; name at least one layer of the target")
     # The last layer cannot be tapped: engines hand out what goes *into* the next layer.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
 from torch import Tensor
@@ -18,6 +18,7 @@ from synthspec.dflash.batches import Batch, Document, documents_of_step, draw
 from synthspec.dflash.features import Features
 from synthspec.dflash.loss import decay, head_cross_entropy, usual_gamma
 from synthspec.dflash.model import Drafter
+from synthspec.errors import UserError
 from synthspec.files import whole
 from synthspec.spec import Train
 from synthspec.targets.causal import CausalModel
@@ -160,9 +161,12 @@ def _resume(drafter: Drafter, optimizer: torch.optim.AdamW, out: Path) -> list[d
     path = out / STATE
     if not path.exists():
         return []
-    tensors = load_file(path)
-    with safe_open(path, "pt") as file:
-        log: list[dict[str, Any]] = json.loads(file.metadata()["log"])
+    try:
+        tensors = load_file(path)
+        with safe_open(path, "pt") as file:
+            log: list[dict[str, Any]] = json.loads(file.metadata()["log"])
+    except (SafetensorError, OSError, KeyError, ValueError):
+        raise UserError(f"{path} is damaged: remove it, and training begins again") from None
     with torch.no_grad():
         for name, parameter in drafter.named_parameters():
             parameter.copy_(tensors[f"weight.{name}"])

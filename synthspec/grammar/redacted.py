@@ -12,6 +12,8 @@ from synthspec.grammar.schemas import types
 # `<redacted>` takes its value from the schema, `<redacted:name>` from the slot of that name.
 MARK = re.compile(r"<redacted(?::([^<>]*))?>")
 
+MAX_INVENTED = 10_000  # items or characters
+
 _WORDS = (
     "amber", "basket", "candle", "delta", "ember", "fable", "garden", "harbour", "island", "jacket",
     "kettle", "lantern", "meadow", "needle", "orchard", "pepper", "quarry", "ribbon", "saddle", "timber",
@@ -96,6 +98,8 @@ def invented(schema: Any, dice: random.Random) -> Any:
         return {name: invented(properties.get(name), dice) for name in schema.get("required", ())}
     if "array" in named:
         count = max(schema.get("minItems", 0), min(1, schema.get("maxItems", 1)))
+        if count > MAX_INVENTED:
+            raise ValueError(f"minItems is over {MAX_INVENTED}")
         return [invented(_item(schema, index), dice) for index in range(count)]
     return None
 
@@ -107,6 +111,8 @@ def _text(schema: dict[str, Any], dice: random.Random) -> str:
         return str(rstr.Rstr(dice).xeger(schema["pattern"]))
     if schema.get("format") in _FORMATS:
         return _FORMATS[schema["format"]]
+    if schema.get("minLength", 0) > MAX_INVENTED:
+        raise ValueError(f"minLength is over {MAX_INVENTED}")
     text = f"{dice.choice(_WORDS)} {dice.choice(_WORDS)}"
     while len(text) < schema.get("minLength", 0):
         text += f" {dice.choice(_WORDS)}"

@@ -100,6 +100,14 @@ class Identifier(Part):
                 f"the pattern matches more than {MAX_IDENTIFIER} characters; bound its repetitions, as in "
                 "[0-9]{1,8} in place of [0-9]+"
             )
+        import rstr
+
+        try:
+            rstr.Rstr(random.Random(0)).xeger(self.pattern)
+        except Exception as error:
+            raise ValueError(
+                f"no text can be invented for the pattern ({type(error).__name__}); write a plainer one"
+            ) from None
         return self
 
 

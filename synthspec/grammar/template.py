@@ -13,7 +13,16 @@ _ENVIRONMENT = ImmutableSandboxedEnvironment(
     undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=False
 )
 
-_FAILURES = (TemplateError, ArithmeticError, LookupError, TypeError, AttributeError, ValueError, MemoryError)
+_FAILURES = (
+    TemplateError,
+    ArithmeticError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ValueError,
+    MemoryError,
+    RecursionError,
+)
 
 
 def variables(source: str) -> set[str]:

@@ -142,6 +142,7 @@ def _load(kind: str, source: PromptSource, path: Path) -> Iterator[dict[str, Any
     """Rows of a file, read by one of the builders of `datasets`; nothing is copied into its cache."""
     try:
         table = datasets.load_dataset(kind, data_files=[str(path)], split="train", streaming=True)
+        datasets.logging.set_verbosity(datasets.logging.CRITICAL)
         for batch in table.iter(batch_size=1000):
             yield from (dict(zip(batch, row, strict=True)) for row in zip(*batch.values(), strict=True))
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
@@ -200,8 +201,9 @@ def _instead(value: Any, column: str) -> str:
     if isinstance(value, dict):
         return f"{where} has {', '.join(map(str, value)) or 'no keys'}"
     if isinstance(value, list):
-        roles = sorted({str(item["role"]) for item in value if isinstance(item, dict) and "role" in item})
-        of_roles = f" with the roles {', '.join(roles)}" if roles else ""
+        roles = {str(item["role"]) for item in value if isinstance(item, dict) and "role" in item}
+        usual = ", ".join(role for role in ("system", "user", "assistant", "tool") if role in roles)
+        of_roles = f" with the roles {usual}" if usual else ""
         return f"{where} has a list of {len(value)}{of_roles}"
     return f"{where} has a {'null' if value is None else type(value).__name__}"
 

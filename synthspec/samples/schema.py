@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from synthspec.errors import UserError
 from synthspec.files import whole
 
 IDS = pa.list_(pa.int32())
@@ -109,6 +110,18 @@ def write_rows(path: Path, schema: pa.Schema, rows: Iterable[dict[str, Any]]) ->
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """All rows of a parquet file, or of all parquet files of a folder in name order."""
+    """All rows of a parquet file, or of all parquet files of a folder in name order.
+
+    Raises:
+        UserError: a file is missing or damaged.
+    """
     files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
-    return [row for file in files for row in pq.read_table(file).to_pylist()]
+    rows: list[dict[str, Any]] = []
+    for file in files:
+        try:
+            rows += pq.read_table(file).to_pylist()
+        except FileNotFoundError:
+            raise UserError(f"{file} is missing: run again with --fresh and the stage that makes it") from None
+        except (pa.ArrowException, OSError):
+            raise UserError(f"{file} is damaged: run again with --fresh and the stage that makes it") from None
+    return rows

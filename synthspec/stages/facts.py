@@ -48,6 +48,36 @@ def _described(target: str) -> Row:
     return facts
 
 
+def fitting_target(run: Run) -> Row:
+    """Facts of the target, which must fit into memory where it runs in this process."""
+    from synthspec.targets.load import check_memory
+
+    target = target_of(run)
+    about = describe(target)
+    if target.kind == "transformers":
+        check_memory(about, target)
+    return about
+
+
+def fitting_start(run: Run, target: Row) -> Any:
+    """The starting drafter's config, which must be one for this target."""
+    from synthspec.dflash.checkpoint import WEIGHTS, check_fits
+    from synthspec.dflash.config import read_config
+
+    folder = start_folder(run)
+    config = read_config(folder)
+    if not (folder / WEIGHTS).is_file():
+        raise UserError(f"train.start: {folder} holds no weights: {WEIGHTS} is missing")
+    check_fits(
+        config,
+        folder,
+        hidden_size=target["hidden_size"],
+        layers=target["layers"],
+        vocabulary=target["vocab_size"],
+    )
+    return config
+
+
 @lru_cache(maxsize=1)
 def _loaded(target: str) -> Any:
     from synthspec.targets.load import load_target

@@ -10,7 +10,7 @@ from typing import Any
 from synthspec import progress
 from synthspec.files import write_json, write_text
 from synthspec.ledger import Counts
-from synthspec.run import Run
+from synthspec.run import Run, read_record
 from synthspec.stages.facts import describe, loaded_target, run_grammars, start_folder, target_of
 
 Row = dict[str, Any]
@@ -30,7 +30,7 @@ def measure(run: Run) -> Counts:
     requests = sum(len(run.rows(f"sets/{file.name}")) for file in measured_sets(run.path("sets")))
     with progress.bar("measure", 2 * requests, "answers") as tick:
         sets = measure_sets(run.path("sets"), target, start, trained, tick)
-    log = json.loads(run.path("checkpoints/log.json").read_text("utf-8"))
+    log = _training_log(run)
     acceptance = {
         "version": 1,
         "drafter": drafter_facts(run),
@@ -46,10 +46,16 @@ def measure(run: Run) -> Counts:
     return Counts("request", requests, requests)
 
 
+def _training_log(run: Run) -> Row:
+    from synthspec.acceptance.result import TrainingLog
+
+    return read_record(run.path("checkpoints/log.json"), TrainingLog).model_dump(mode="json")
+
+
 def drafter_facts(run: Run) -> Row:
     """What the trained drafter is and where it came from."""
     config = json.loads(run.path("checkpoints/final/config.json").read_text("utf-8"))
-    log = json.loads(run.path("checkpoints/log.json").read_text("utf-8"))
+    log = _training_log(run)
     return {
         "layers": config["num_hidden_layers"],
         "block_size": config["block_size"],
@@ -92,8 +98,10 @@ def exported(run: Run) -> bool:
 
 
 def read_acceptance(run: Run) -> Row:
-    value: Row = json.loads(run.path("acceptance.json").read_text("utf-8"))
-    return value
+    """acceptance.json, checked."""
+    from synthspec.acceptance.result import Acceptance
+
+    return read_record(run.path("acceptance.json"), Acceptance).model_dump(mode="json")
 
 
 def write_acceptance(run: Run, acceptance: Row) -> None:

@@ -19,14 +19,14 @@ def train(run: Run) -> Counts:
     target = loaded_target(run)
     settings = run.spec.train
     dev = run.rows(f"sets/{DEV}.parquet")
-    samples = run.ledger().stages["assemble"].kept
+    assembled = run.ledger().stages.get("assemble")
 
     def evaluate(drafter: Any) -> dict[str, float]:
         with progress.bar("measure on the way", len(dev), "answers") as seen:
             return by_purpose(dev, target, drafter, seen)
 
     with (
-        progress.bar("read the training set", samples, "samples") as reading,
+        progress.bar("read the training set", assembled.kept if assembled else None, "samples") as reading,
         progress.bar("train", settings.steps, "steps", resumes=True) as tick,
     ):
         midtrain(

@@ -75,7 +75,7 @@ def load_tokenizer(target: spec.Target) -> Any:
     place = find(target)
     try:
         tokenizer = AutoTokenizer.from_pretrained(place.path, revision=target.revision)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # a damaged file fails in a hundred ways
         raise UserError(
             f"target.model: no tokenizer can be loaded from {place.path} ({_brief(error)})"
         ) from None
@@ -104,9 +104,15 @@ def describe_target(target: spec.Target) -> dict[str, Any]:
         config = AutoConfig.from_pretrained(place.path, revision=target.revision)
         with torch.device("meta"):
             shapes = AutoModelForCausalLM.from_config(config)
-    except (OSError, ValueError) as error:
+        text = config.get_text_config()
+        facts = {
+            "vocab_size": text.vocab_size,
+            "max_positions": text.max_position_embeddings,
+            "layers": text.num_hidden_layers,
+            "hidden_size": text.hidden_size,
+        }
+    except Exception as error:  # a config that makes no sense fails in a hundred ways
         raise UserError(f"target.model: {place.path} is no causal language model ({_brief(error)})") from None
-    text = config.get_text_config()
     tokenizer = load_tokenizer(target)
     parameters = sum(parameter.numel() for parameter in shapes.parameters())
     dtype = choose_dtype(target)
@@ -120,10 +126,7 @@ def describe_target(target: spec.Target) -> dict[str, Any]:
         "device": choose_device(target).type,
         "parameters": parameters,
         "bytes_needed": parameters * dtype.itemsize,
-        "vocab_size": text.vocab_size,
-        "max_positions": text.max_position_embeddings,
-        "layers": text.num_hidden_layers,
-        "hidden_size": text.hidden_size,
+        **facts,
     }
 
 
@@ -221,12 +224,17 @@ class LoadedTarget:
 
         check_memory(self.description, self.settings)
         try:
-            weights = AutoModelForCausalLM.from_pretrained(
+            weights, told = AutoModelForCausalLM.from_pretrained(
                 self.place.path,
                 revision=self.settings.revision,
                 dtype=choose_dtype(self.settings),
                 use_safetensors=True,
+                output_loading_info=True,
             )
+            # What is missing would be made up, and what is left over left out, without a word.
+            for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+                if told[problem]:
+                    raise ValueError(f"{problem.replace('_', ' ')}: {len(told[problem])}")
         except (OSError, ValueError, RuntimeError, SafetensorError) as error:
             raise UserError(
                 f"target.model: the weights of {self.place.name} cannot be loaded ({_brief(error)}): they "

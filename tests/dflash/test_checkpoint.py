@@ -96,3 +96,26 @@ def test_an_export_names_its_target(drafter, tmp_path):
     manifest = json.loads((tmp_path / "export" / "manifest.json").read_text())
     assert manifest["target"]["tokenizer_sha256"] == "t"
     assert load(tmp_path / "export").config == drafter.config
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rope_parameters": [1]},
+        {"rope_scaling": "x", "rope_parameters": None},
+        {"dflash_config": [1]},
+        {"architectures": 5},
+        {"num_key_value_heads": 0},
+        {"num_attention_heads": 0, "head_dim": None},
+        {"hidden_size": -5},
+        {"hidden_size": 10**9},
+        {"block_size": 10**9},
+        {"layer_types": [[1]]},
+    ],
+)
+def test_a_config_that_makes_no_sense_is_told_in_words(drafter, tmp_path, change):
+    save(drafter, tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(UserError, match=r"config\.json"):
+        read_config(tmp_path)

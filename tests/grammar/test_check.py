@@ -112,6 +112,21 @@ CASES = {
         {"examples": example(to="<redacted:town>")},
         "it is filled: find_train.arguments has no seats, which is required",
     ),
+    "pattern nobody can fill": (
+        {"tools": schema_of({"type": "string", "pattern": r"^\p{L}+$"}), "examples": example(to="<redacted>")},
+        "examples[0]: no value can be invented for a mark (error); write a value there",
+    ),
+    "list without end": (
+        {
+            "tools": schema_of({"type": "array", "items": {}, "minItems": 1_000_000_000}),
+            "examples": example(to="<redacted>"),
+        },
+        "examples[0]: no value can be invented for a mark (ValueError); write a value there",
+    ),
+    "misspelt slot type": (
+        {"slots": {"town": {"type": "citty"}}},
+        "slots.town: its type is not possible here; did you mean city?",
+    ),
     "slot out of range": (
         {
             "slots": {"town": {"type": "integer", "min": 50}},

@@ -2,11 +2,12 @@ import random
 
 import pytest
 
+from synthspec.errors import UserError
 from synthspec.ledger import Counts, count
 from synthspec.samples.assemble import assemble, write
 from synthspec.samples.card import card
 from synthspec.samples.dedup import jaccard, text_shingles
-from synthspec.samples.schema import SAMPLES
+from synthspec.samples.schema import SAMPLES, read_rows
 from synthspec.spec import Spec
 
 SPEC = Spec.model_validate(
@@ -175,3 +176,12 @@ def test_the_written_folder_loads_and_its_card_tells_what_is_in_it(made, tmp_pat
     write(again, sets, text)
     one, two = ((folder / "trainset" / "train.parquet").read_bytes() for folder in (tmp_path, again))
     assert one == two
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1 cut short", None])
+def test_a_damaged_or_missing_table_is_told_in_words(tmp_path, content):
+    path = tmp_path / "rows.parquet"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=r"rows\.parquet is (damaged|missing): run again with --fresh"):
+        read_rows(path)

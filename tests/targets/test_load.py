@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from transformers import LlamaConfig
@@ -56,6 +58,26 @@ def test_weights_of_another_config_are_told_in_words(folder):
     config.save_pretrained(folder)
     with pytest.raises(UserError, match="weights of model cannot be loaded"):
         _ = load_target(Settings(model=str(folder))).model
+
+
+@pytest.mark.parametrize("layers", [5, 7])
+def test_weights_of_more_or_fewer_layers_are_told_in_words(folder, layers):
+    config = LlamaConfig.from_pretrained(folder)
+    config.num_hidden_layers = layers
+    config.save_pretrained(folder)
+    with pytest.raises(UserError, match="weights of model cannot be loaded"):
+        _ = load_target(Settings(model=str(folder))).model
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"num_attention_heads": 0}, {"hidden_act": "none"}, {"vocab_size": None}],
+)
+def test_a_config_that_makes_no_sense_is_told_in_words(folder, change):
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(UserError, match="is no causal language model"):
+        describe_target(Settings(model=str(folder)))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has the device")

@@ -18,6 +18,7 @@ from synthspec.targets.sglang import ask_workers
 
 class Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 128  # all requests come at once
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
