@@ -71,3 +71,11 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def is_folder(path: Path) -> bool:
+    """Whether there is such a folder; what can be no path at all is none."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False

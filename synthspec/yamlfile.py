@@ -107,10 +107,14 @@ def check_inside(root: Path, path: Path | str) -> Path:
     """The absolute path that `path` (relative to `root`) means, which must lie inside `root`.
 
     Raises:
-        UserError: it leads outside, by itself or through a link.
+        UserError: it leads outside, by itself or through a link, or can be no path at all.
     """
     home = root.resolve()
-    found = (home / path).resolve()
+    try:
+        found = (home / path).resolve()
+        found.exists()
+    except (ValueError, OSError):
+        raise UserError(f"{_shown(str(path))} can be no path of a file: shorten it, or correct it") from None
     if not found.is_relative_to(home):
         raise UserError(f"the path {path} leads out of the project {home}: move what it names into the project")
     return found

@@ -150,6 +150,12 @@ def test_a_path_cannot_leave_its_project(tmp_path):
 SPEC = "name: a\nprompts: [{name: p, files: [p.jsonl], licence: MIT}]\nmatch: [p]\ngrammars: [g.yaml]\n"
 
 
+@pytest.mark.parametrize("name", ["a\0b", "x" * 5000])
+def test_what_can_be_no_path_is_told(tmp_path, name):
+    with pytest.raises(UserError, match="can be no path"):
+        check_inside(tmp_path, name)
+
+
 def test_a_spec_keeps_to_its_folder(tmp_path):
     path = tmp_path / "synthspec.yaml"
     path.write_text(SPEC)

@@ -18,7 +18,7 @@ from synthspec.dflash.features import extract
 from synthspec.dflash.model import Drafter
 from synthspec.dflash.train import STATE, fit
 from synthspec.errors import UserError
-from synthspec.files import write_json
+from synthspec.files import is_folder, write_json
 from synthspec.samples.schema import read_rows
 from synthspec.spec import Train
 from synthspec.targets.load import LoadedTarget
@@ -40,7 +40,7 @@ def start_folder(settings: Train, root: Path | None = None) -> Path:
     if settings.start == "smollm2":
         return Path(str(files("synthspec.examples") / "starting-drafter"))
     folder = (root or Path()) / settings.start
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise UserError(f"train.start: there is no folder {folder}; give a drafter's folder, or smollm2")
     return folder
 

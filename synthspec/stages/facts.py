@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from synthspec import progress
 from synthspec.errors import UserError
+from synthspec.files import is_folder
 from synthspec.run import Run
 from synthspec.spec import PromptSource, Spec, Target
 from synthspec.yamlfile import check_inside, load_yaml
@@ -31,7 +32,7 @@ def target_of(run: Run) -> Target:
     """The spec's target, with a model folder that is relative to the spec made absolute."""
     target = run.spec.target
     folder = run.root / target.model
-    return target.model_copy(update={"model": str(folder.resolve())}) if folder.is_dir() else target
+    return target.model_copy(update={"model": str(folder.resolve())}) if is_folder(folder) else target
 
 
 def describe(target: Target) -> Row:

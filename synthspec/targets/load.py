@@ -12,7 +12,7 @@ from typing import Any
 
 from synthspec import spec
 from synthspec.errors import UserError
-from synthspec.files import canonical
+from synthspec.files import canonical, is_folder
 from synthspec.targets import smollm2
 
 # A weights file is known by so many samples of its bytes, evenly spaced.
@@ -50,7 +50,7 @@ def find(target: spec.Target) -> Place:
     if target.model == "smollm2":
         return Place("SmolLM2-135M-Instruct", str(smollm2.folder()), smollm2.source().name)
     folder = Path(target.model)
-    if folder.is_dir():
+    if is_folder(folder):
         return Place(folder.name, str(folder.resolve()), target.revision)
     if target.model.startswith((".", "/")) or target.model.count("/") != 1:
         raise UserError(

@@ -90,3 +90,20 @@ def test_killed_while_training_the_drafter_comes_out_the_same(desk: Shell):
     ours = (checkpoints / "final" / "model.safetensors").read_bytes()
     theirs = desk.folder / "desk" / "runs" / "desk" / "checkpoints" / "final" / "model.safetensors"
     assert sha256(ours).hexdigest() == sha256(theirs.read_bytes()).hexdigest()
+
+
+def test_told_to_stop_it_says_so_and_goes_on(desk: Shell):
+    run = desk.folder / "desk" / "runs" / "desk"
+    command = "synthspec run desk/synthspec.yaml --until render"
+    process = desk.start(command)
+    while not (run / "prompts" / "prompts.parquet").exists():
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=120)
+    if process.returncode:  # else it ended first
+        assert process.returncode == 4, said
+        assert "stopped by SIGTERM" in said
+        assert "Traceback" not in said
+    desk.run(command)
+    assert (run / "requests" / "requests.parquet").exists()
