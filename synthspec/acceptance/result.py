@@ -96,6 +96,7 @@ class LogEntry(TrainingEntry):
 class TrainingLog(_Part):
     """checkpoints/log.json: what training did, checkpoint by checkpoint."""
 
+    version: Literal[1] = 1
     steps: list[LogEntry]
     chosen_step: Count
 

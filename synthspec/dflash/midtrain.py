@@ -199,4 +199,4 @@ def _train(
     )
     chosen = choose(log)
     save(load(out / f"step-{chosen:06}"), out / "final")
-    write_json(out / "log.json", {"steps": log, "chosen_step": chosen})
+    write_json(out / "log.json", {"version": 1, "steps": log, "chosen_step": chosen})
