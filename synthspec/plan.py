@@ -107,7 +107,7 @@ def make_plan(path: Path, runs: Path | None = None) -> Plan:
         requests = _guessed(run, grammars)
     notes += _shortfalls(run, requests, [grammar.name for grammar in grammars])
     if changed := first_difference(run):
-        notes.append(f"it would be refused as it is: {changed}")
+        notes.insert(0, f"a run would be refused as it is: {changed}")
     by_grammar: dict[str, int] = {}
     by_purpose: dict[str, int] = {}
     for row in requests:

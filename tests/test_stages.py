@@ -149,7 +149,8 @@ def test_a_file_replaced_by_hand_counts_for_what_follows(project):
     run = everything(path, last="assemble")
     write_text(run.path("samples/samples.parquet"), "by hand")
     with pytest.raises(
-        UserError, match=r"stage assemble was done with another samples/samples\.parquet; it has changed"
+        UserError,
+        match=r"stage assemble was done with other content of samples/samples\.parquet; it has changed",
     ):
         everything(path)
     discard(open_run(path), "assemble")
@@ -162,7 +163,7 @@ def test_a_changed_project_file_is_named(project):
     path, _ = project
     everything(path)
     (path / "p.jsonl").write_text("{} {}\n")
-    with pytest.raises(UserError, match=r"stage pull was done with another project/p\.jsonl"):
+    with pytest.raises(UserError, match=r"stage pull was done with other content of project/p\.jsonl"):
         everything(path)
     (path / "p.jsonl").unlink()
     with pytest.raises(UserError, match="which does not exist"):

@@ -22,6 +22,7 @@ def measure(run: Run) -> Counts:
     from synthspec.acceptance.measure import measured_sets
     from synthspec.dflash.checkpoint import load
 
+    log = _training_log(run)  # before the long part: what is damaged is told at once
     target = loaded_target(run)
     start, trained = (
         load(folder, target.model.dtype).to(target.model.device)
@@ -30,7 +31,6 @@ def measure(run: Run) -> Counts:
     requests = sum(len(run.rows(f"sets/{file.name}")) for file in measured_sets(run.path("sets")))
     with progress.bar("measure", 2 * requests, "answers") as tick:
         sets = measure_sets(run.path("sets"), target, start, trained, tick)
-    log = _training_log(run)
     acceptance = {
         "version": 1,
         "drafter": drafter_facts(run),
