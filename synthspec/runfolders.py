@@ -81,7 +81,9 @@ def summary(folder: Path) -> dict[str, Any]:
             }
     measured: dict[str, Any] = {}
     if (folder / "acceptance.json").exists():
-        measured = read_record(folder / "acceptance.json", Acceptance).model_dump(mode="json")
+        measured = read_record(folder / "acceptance.json", Acceptance).model_dump(
+            mode="json", exclude_unset=True
+        )
     return {
         "run": manifest.name,
         "folder": str(folder),

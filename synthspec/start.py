@@ -29,7 +29,7 @@ def run_flow(name: str, path: Path, runs: Path | None, options: dict[str, Any]) 
         The run folder.
     """
     run = open_run(path, runs)  # tells mistakes before the slow part
-    if first := options.get("first") or FIRST.get(name) or next(iter(options.get("only") or ()), None):
+    if first := options.get("first") or next(iter(options.get("only") or ()), FIRST.get(name)):
         require(run, first)
     elif not is_done(run, "pull"):
         project_grammars(run.spec, run.root)

@@ -49,7 +49,9 @@ def measure(run: Run) -> Counts:
 def _training_log(run: Run) -> Row:
     from synthspec.acceptance.result import TrainingLog
 
-    return read_record(run.path("checkpoints/log.json"), TrainingLog).model_dump(mode="json")
+    return read_record(run.path("checkpoints/log.json"), TrainingLog).model_dump(
+        mode="json", exclude_unset=True
+    )
 
 
 def drafter_facts(run: Run) -> Row:
@@ -101,7 +103,7 @@ def read_acceptance(run: Run) -> Row:
     """acceptance.json, checked."""
     from synthspec.acceptance.result import Acceptance
 
-    return read_record(run.path("acceptance.json"), Acceptance).model_dump(mode="json")
+    return read_record(run.path("acceptance.json"), Acceptance).model_dump(mode="json", exclude_unset=True)
 
 
 def write_acceptance(run: Run, acceptance: Row) -> None:
