@@ -112,6 +112,12 @@ class Train(Part):
     batch_documents: int = Field(8, ge=1, description="samples a step")
     anchors: int = Field(24, ge=1, description="blocks drawn from each sample")
     learning_rate: float = Field(5e-4, gt=0)
+    negatives: int | None = Field(
+        None,
+        ge=1,
+        description="tokens, drawn anew at each step, that stand in the loss for all that the training set does "
+        "not hold: faster on a CPU; by default all stand for themselves",
+    )
     warmup: Share = Field(0.04, description="share of the steps")
     loss_gamma: float | None = Field(
         None, gt=0, description="decay of the loss over the block, exp(-(k-1)/gamma); by default by its size"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from synthspec.acceptance.compare import bootstrap
-from synthspec.acceptance.measure import totals
+from synthspec.acceptance.trace import totals
 from synthspec.dflash.checkpoint import load
 from synthspec.dflash.decode import SpeculativeAsk, decode
 from synthspec.files import write_json

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from synthspec.acceptance.compare import accept_len, bootstrap, paired_bootstrap
-from synthspec.dflash.decode import SpeculativeAsk, Trace, decode
+from synthspec.acceptance.trace import totals, trace
+from synthspec.dflash.decode import Trace
 from synthspec.dflash.model import Drafter
 from synthspec.grammar.conform import label
 from synthspec.samples.schema import DEV, SPAN_KINDS, read_rows
 from synthspec.targets.load import LoadedTarget
 
 Row = dict[str, Any]
-ROWS_AT_ONCE = 40
 
 
 def kind_of(name: str) -> str:
@@ -30,35 +31,6 @@ def kind_of(name: str) -> str:
 def measured_sets(sets: Path) -> list[Path]:
     """The files of all evaluation sets in a folder but `dev`, which chose the checkpoint."""
     return [file for file in sorted(sets.glob("*.parquet")) if file.stem != DEV]
-
-
-def trace(
-    rows: Sequence[Row], target: LoadedTarget, drafter: Drafter, tick: Callable[[int], None] = lambda n: None
-) -> list[Trace]:
-    """Decode the requests of some samples with a drafter, in batches of like length."""
-    order = sorted(range(len(rows)), key=lambda i: (rows[i]["grammar"] or "", rows[i]["prompt_tokens"]))
-    traces: list[Trace | None] = [None] * len(rows)
-    for first in range(0, len(order), ROWS_AT_ONCE):
-        batch = order[first : first + ROWS_AT_ONCE]
-        asks = [
-            SpeculativeAsk(
-                rows[i]["input_ids"][: rows[i]["prompt_tokens"]],
-                rows[i]["max_new_tokens"],
-                target.constraints.compile(rows[i]["constraint"]) if rows[i]["constraint"] else None,
-            )
-            for i in batch
-        ]
-        done = decode(target.model, drafter, asks, stop_ids=target.stop_ids, tick=tick)
-        for i, one in zip(batch, done, strict=True):
-            traces[i] = one
-    return [one for one in traces if one is not None]
-
-
-def totals(traces: Sequence[Trace]) -> tuple[np.ndarray, np.ndarray]:
-    """Accepted drafted tokens and verify steps of each request, int64 [requests] both."""
-    accepted = np.array([sum(one.accepted) for one in traces])
-    steps = np.array([len(one.accepted) for one in traces])
-    return accepted, steps
 
 
 def summarise(rows: Sequence[Row], traces: Sequence[Trace], target: LoadedTarget, block_size: int) -> Row:
@@ -110,13 +82,10 @@ def by_purpose(
     rows: Sequence[Row], target: LoadedTarget, drafter: Drafter, tick: Callable[[int], None] = lambda n: None
 ) -> dict[str, float]:
     """Acceptance lengths on some samples: `in_domain` of those with a grammar, `general` of the others."""
-    parts = {
-        "in_domain": [row for row in rows if row["grammar"]],
-        "general": [row for row in rows if not row["grammar"]],
-    }
-    return {
-        name: accept_len(*totals(trace(part, target, drafter, tick))) for name, part in parts.items() if part
-    }
+    accepted, steps = totals(trace(rows, target, drafter, tick))
+    has_grammar = np.array([row["grammar"] is not None for row in rows])
+    parts = {"in_domain": has_grammar, "general": ~has_grammar}
+    return {name: accept_len(accepted[part], steps[part]) for name, part in parts.items() if part.any()}
 
 
 def measure(
@@ -125,6 +94,8 @@ def measure(
     start: Drafter,
     trained: Drafter,
     tick: Callable[[int], None] = lambda n: None,
+    *,
+    keep: Path | None = None,
 ) -> list[Row]:
     """Measure two drafters on the same requests of every evaluation set.
 
@@ -132,25 +103,31 @@ def measure(
         sets: folder of `<name>.parquet` files of samples.
         start, trained: drafters in the target's dtype.
         tick: called with the number of requests decoded; each request is decoded twice.
+        keep: a folder for the traces, in `start/` and `trained/`; those there already are not decoded again.
 
     Returns:
         One entry a set: `name`, `kind`, `requests`, `start` and `trained` as `summarise` gives them, and
         `difference`, the paired difference of acceptance lengths, trained minus start.
     """
+    rows_of = {path.stem: read_rows(path) for path in measured_sets(sets)}
+    everything = [row for rows in rows_of.values() for row in rows]
+    before, after = (
+        iter(trace(everything, target, drafter, tick, keep=keep / name if keep else None))
+        for name, drafter in (("start", start), ("trained", trained))
+    )
     results = []
-    for path in measured_sets(sets):
-        rows = read_rows(path)
+    for name, rows in rows_of.items():
         if not rows:  # the gate misses it, and says so
             continue
-        before, after = (trace(rows, target, drafter, tick) for drafter in (start, trained))
-        difference = paired_bootstrap(*totals(before), *totals(after))
+        of_start, of_trained = list(islice(before, len(rows))), list(islice(after, len(rows)))
+        difference = paired_bootstrap(*totals(of_start), *totals(of_trained))
         results.append(
             {
-                "name": path.stem,
-                "kind": kind_of(path.stem),
+                "name": name,
+                "kind": kind_of(name),
                 "requests": len(rows),
-                "start": summarise(rows, before, target, start.config.block_size),
-                "trained": summarise(rows, after, target, trained.config.block_size),
+                "start": summarise(rows, of_start, target, start.config.block_size),
+                "trained": summarise(rows, of_trained, target, trained.config.block_size),
                 "difference": {"mean": difference.value, "ci95": [difference.low, difference.high]},
             }
         )

@@ -97,7 +97,7 @@ def decode(
 
     Args:
         drafter: in the target's dtype, on its device.
-        tick: called with the number of requests that have ended.
+        tick: called before every step with the number of requests that the one before has ended.
     """
     taps, size, mask_id = (
         drafter.config.target_layer_ids,
@@ -123,8 +123,8 @@ def decode(
     offsets = torch.arange(size, device=device)
     while True:
         kept = [i for i, row in enumerate(live) if not traces[row].finish_reason]
+        tick(len(live) - len(kept))
         if len(kept) < len(live):
-            tick(len(live) - len(kept))
             if not kept:
                 return traces
             rows = torch.tensor(kept, device=device)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,37 @@ def usual_gamma(block_size: int) -> float:
     return float(np.interp(block_size, [8, 10, 16], [4.0, 5.0, 7.0]))
 
 
-def softmax_of_head(hidden: Tensor, head: Tensor) -> tuple[Tensor, Tensor]:
+@dataclass(frozen=True)
+class Among:
+    """The tokens that a softmax runs over: some for sure, and some that stand for all others.
+
+    The logits of the others are raised by log(others / drawn), which makes Σ exp(logits) right in
+    expectation (sampled softmax: Jean et al., "On Using Very Large Target Vocabulary for Neural Machine
+    Translation", 2015).
+
+    Args:
+        tokens: int64 [n].
+        raised: [n], what is added to the logit of each.
+    """
+
+    tokens: Tensor
+    raised: Tensor
+
+
+def draw_among(sure: Tensor, vocabulary: int, count: int, dice: torch.Generator) -> Among | None:
+    """The tokens of one step: all of `sure` (int64, sorted) and `count` others; None if those are all."""
+    rest = torch.ones(vocabulary, dtype=torch.bool)
+    rest[sure] = False
+    others = rest.nonzero()[:, 0]
+    if count >= len(others):
+        return None
+    drawn = others[torch.randperm(len(others), generator=dice)[:count]]
+    raised = torch.zeros(len(sure) + count)
+    raised[len(sure) :] = math.log(len(others) / count)
+    return Among(torch.cat([sure, drawn]), raised)
+
+
+def softmax_of_head(hidden: Tensor, head: Tensor, raised: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """softmax(hidden · headᵀ) · head, and log Σ exp(hidden · headᵀ), without ever holding all logits.
 
     It is attention with the head as keys and as values. On a CPU torch's own kernel for that is as fast as
@@ -34,17 +66,21 @@ def softmax_of_head(hidden: Tensor, head: Tensor) -> tuple[Tensor, Tensor]:
     Args:
         hidden: [M, H] in the head's dtype.
         head: [V, H].
+        raised: [V], added to the logits.
 
     Returns:
         [M, H] in the head's dtype, and float32 [M]; in slices of bfloat16 the second rests on rounded logits.
     """
     if head.device.type == "cpu" and head.dtype in (torch.bfloat16, torch.float32):
         rows, keys = hidden[None, None], head[None, None]
-        out, mass = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(rows, keys, keys, scale=1.0)
+        mask = None if raised is None else raised.to(head.dtype).expand(1, 1, len(hidden), -1)
+        out, mass = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            rows, keys, keys, attn_mask=mask, scale=1.0
+        )
         return out[0, 0], mass[0, 0].float()
     parts = []
     for part in hidden.split(ROWS_AT_ONCE):
-        logits = (part @ head.T).float()
+        logits = (part @ head.T).float() + (0 if raised is None else raised)
         mass = logits.logsumexp(-1)
         parts.append((torch.exp(logits - mass[:, None]).to(head.dtype) @ head, mass))
     outs, masses = zip(*parts, strict=True)
@@ -60,10 +96,19 @@ class _HeadCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, head: Tensor, labels: Tensor, weights: Tensor, wanted: Tensor | None
+        ctx: Any,
+        hidden: Tensor,
+        head: Tensor,
+        labels: Tensor,
+        weights: Tensor,
+        wanted: Tensor | None,
+        among: Among | None,
     ) -> tuple[Tensor, Tensor]:
         hidden = hidden.to(head.dtype)
-        expected, mass = softmax_of_head(hidden, head)
+        if among is None:
+            expected, mass = softmax_of_head(hidden, head)
+        else:
+            expected, mass = softmax_of_head(hidden, head[among.tokens], among.raised.to(head.device))
         truth = head[labels]
         aim = truth if wanted is None else wanted.to(head.dtype)
         wide = hidden.float()
@@ -76,11 +121,16 @@ class _HeadCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (slope,) = ctx.saved_tensors
-        return slope * grads[0], None, None, None, None
+        return slope * grads[0], None, None, None, None, None
 
 
 def head_cross_entropy(
-    hidden: Tensor, head: Tensor, labels: Tensor, weights: Tensor, wanted: Tensor | None = None
+    hidden: Tensor,
+    head: Tensor,
+    labels: Tensor,
+    weights: Tensor,
+    wanted: Tensor | None = None,
+    among: Among | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Weighted sum of cross entropies under a frozen head, and the probability of every label.
 
@@ -92,9 +142,10 @@ def head_cross_entropy(
         wanted: [M, H], q · head for the distribution q [M, V] to learn; without it q is all on the label.
             The cross entropy with q needs no more of it than this: −Σ q log p = log Σ exp(logits) −
             hidden · wanted.
+        among: the tokens that the softmax runs over, every label among them; by default all.
 
     Returns:
         Σ weightsᵢ · cross entropy(qᵢ, softmax(hiddenᵢ · headᵀ)), a float32 scalar, and float32 [M].
     """
-    total, odds = _HeadCrossEntropy.apply(hidden, head, labels, weights, wanted)
+    total, odds = _HeadCrossEntropy.apply(hidden, head, labels, weights, wanted, among)
     return total, odds

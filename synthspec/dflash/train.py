@@ -16,7 +16,7 @@ from torch import Tensor
 
 from synthspec.dflash.batches import Batch, Document, documents_of_step, draw
 from synthspec.dflash.features import Features
-from synthspec.dflash.loss import decay, head_cross_entropy, usual_gamma
+from synthspec.dflash.loss import Among, decay, draw_among, head_cross_entropy, usual_gamma
 from synthspec.dflash.model import Drafter
 from synthspec.errors import UserError
 from synthspec.files import whole
@@ -38,11 +38,16 @@ def learning_rate(step: int, settings: Train) -> float:
 SOFT = 0.5  # share of the target's own distribution in what is learned, where it was kept
 
 
-def block_loss(drafter: Drafter, model: CausalModel, batch: Batch) -> tuple[Tensor, float]:
+def block_loss(
+    drafter: Drafter, model: CausalModel, batch: Batch, among: Among | None = None
+) -> tuple[Tensor, float]:
     """Mean weighted cross entropy of a batch's guesses, and the mean probability of the right first token.
 
     L = Σ w · (−Σ q log p) / Σ w over all guesses of all blocks, w from `loss.decay`; q is all on the token
     that was written or, where what the target foresaw was kept, half of it is, and half is as foreseen.
+
+    Args:
+        among: the tokens that the softmax runs over; by default all.
     """
     tokens = batch.ids.clone()
     tokens[:, :, 1:] = drafter.config.mask_token_id
@@ -56,7 +61,7 @@ def block_loss(drafter: Drafter, model: CausalModel, batch: Batch) -> tuple[Tens
     if batch.soft.any():
         share = SOFT * batch.soft[:, None, None].expand_as(real)[real][:, None]
         wanted = torch.lerp(head[labels].float(), batch.expected[:, :, 1:][real].float(), share)
-    total, odds = head_cross_entropy(hidden[:, :, 1:][real], head, labels, batch.weights[real], wanted)
+    total, odds = head_cross_entropy(hidden[:, :, 1:][real], head, labels, batch.weights[real], wanted, among)
     first = torch.zeros_like(real)
     first[..., 0] = True
     return total / batch.weights.sum(), float(odds[first[real]].mean())
@@ -101,6 +106,7 @@ def fit(
     optimizer = torch.optim.AdamW(
         drafter.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
     )
+    known = torch.cat([document.ids for document in documents]).unique()
     log = _resume(drafter, optimizer, out)
     if not log:
         log = [{"step": 0} | ({"accept_len": evaluate(drafter)} if evaluate else {})]
@@ -122,7 +128,11 @@ def fit(
             seed=seed,
             step=step,
         )
-        loss, odds = block_loss(drafter, model, batch.to(model.device))
+        among = None
+        if settings.negatives is not None:
+            dice = torch.Generator().manual_seed(seed * 1_000_003 + step)
+            among = draw_among(known, drafter.config.vocab_size, settings.negatives, dice)
+        loss, odds = block_loss(drafter, model, batch.to(model.device), among)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(drafter.parameters(), 1.0)

@@ -70,6 +70,16 @@ COMPLETIONS = pa.schema(
     ]
 )
 
+TRACES = pa.schema(
+    [
+        ("sample_id", pa.string()),
+        ("ids", IDS),  # what was written, the end token included
+        ("accepted", IDS),  # per verify step, how many drafted tokens the target agreed with
+        ("places", IDS),  # per verify step, the index in `ids` that its first drafted token stood for
+        ("finish_reason", pa.string()),  # stop | length
+    ]
+)
+
 LINEAGE = pa.struct(
     [
         ("source", pa.string()),

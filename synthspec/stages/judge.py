@@ -29,8 +29,8 @@ def measure(run: Run) -> Counts:
         for folder in (start_folder(run), run.path("checkpoints/final"))
     )
     requests = sum(len(run.rows(f"sets/{file.name}")) for file in measured_sets(run.path("sets")))
-    with progress.bar("measure", 2 * requests, "answers") as tick:
-        sets = measure_sets(run.path("sets"), target, start, trained, tick)
+    with progress.bar("measure", 2 * requests, "answers", resumes=True) as tick:
+        sets = measure_sets(run.path("sets"), target, start, trained, tick, keep=run.path("traces"))
     acceptance = {
         "version": 1,
         "drafter": drafter_facts(run),

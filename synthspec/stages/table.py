@@ -187,7 +187,7 @@ STAGES = (
         1,
         _measure,
         ("sets", "checkpoints/final"),
-        ("acceptance.json",),
+        ("acceptance.json", "traces"),
         judge.measure,
         outside=_start,
     ),

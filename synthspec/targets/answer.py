@@ -54,19 +54,36 @@ def answer(
         path.unlink()
     missing = {path: batch for path, batch in planned.items() if not path.exists()}
     tick(sum(map(len, planned.values())) - sum(map(len, missing.values())))
-    for path, batch in missing.items():
-        answers = ask(batch, target)
-        pairs = zip(batch, answers, strict=True)
+
+    def write(shard: tuple[Path, list[Row]], tick: Callable[[int], None]) -> None:
+        path, batch = shard
+        pairs = zip(batch, ask(batch, target, tick), strict=True)
         write_rows(path, COMPLETIONS, (completion(row, one, target) for row, one in pairs))
-        tick(len(batch))
+
+    if target.settings.kind == "sglang":
+        for shard in missing.items():
+            write(shard, tick)
+    elif missing:
+        from synthspec.targets.lanes import side_by_side
+
+        # The longest first, so that no lane is left with it at the end.
+        longest_first = sorted(
+            missing.items(), key=lambda shard: -sum(row["max_new_tokens"] for row in shard[1])
+        )
+        for _ in side_by_side(write, longest_first, target.model.device, tick):
+            pass  # what counts is the file
 
 
-def ask(batch: Sequence[Row], target: LoadedTarget) -> list[tuple[list[int], str]]:
+def ask(
+    batch: Sequence[Row], target: LoadedTarget, tick: Callable[[int], None] = lambda n: None
+) -> list[tuple[list[int], str]]:
     """Token ids and finish reason of the target's answer to each request of a batch."""
     if target.settings.kind == "sglang":
         from synthspec.targets.sglang import ask_workers
 
-        return ask_workers(batch, target)
+        answered = ask_workers(batch, target)
+        tick(len(batch))
+        return answered
     from synthspec.targets.generate import Ask, generate
 
     asks = [
@@ -77,7 +94,7 @@ def ask(batch: Sequence[Row], target: LoadedTarget) -> list[tuple[list[int], str
         )
         for row in batch
     ]
-    answers = generate(target.model, asks, stop_ids=target.stop_ids)
+    answers = generate(target.model, asks, stop_ids=target.stop_ids, tick=tick)
     return [(one.ids, one.finish_reason) for one in answers]
 
 

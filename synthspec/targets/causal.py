@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -32,6 +32,9 @@ class CausalModel:
         self.layers: nn.ModuleList = model.get_decoder().layers
         self.embedding: nn.Embedding = model.get_input_embeddings()
         self.head: nn.Linear = model.get_output_embeddings()
+        self._taps = _Taps()
+        for number, layer in enumerate(self.layers):
+            self._taps.watch(number, layer)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -68,17 +71,15 @@ class CausalModel:
             slots = torch.arange(cache.span, device=positions.device)
             near = mask & (slots > positions[:, :, None] - window)[:, None]
             masks = {"full_attention": mask, "sliding_attention": near} if kinds else near
-        found: dict[int, Tensor] = {}
-        with ExitStack() as hooks:
-            for tap in taps:
-                hooks.enter_context(_capture(self.layers[tap], found, tap))
-            hidden = self.model.get_decoder()(
-                input_ids=ids,
-                attention_mask=masks,
-                position_ids=positions,
-                past_key_values=cache,
-                use_cache=True,
-            ).last_hidden_state
+        self._taps.found = dict.fromkeys(taps)
+        hidden = self.model.get_decoder()(
+            input_ids=ids,
+            attention_mask=masks,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+        ).last_hidden_state
+        found, self._taps.found = self._taps.found, {}
         return hidden, torch.cat([found[tap] for tap in taps], -1) if taps else None
 
     @torch.no_grad()
@@ -101,17 +102,17 @@ def _refuse_other_attention(config: Any) -> None:
         )
 
 
-class _capture:
-    """Keep a layer's output in `found[tap]` while the context is open."""
+class _Taps(threading.local):
+    """Outputs of the layers that the forward pass of this thread wants; others may run beside it."""
 
-    def __init__(self, layer: nn.Module, found: dict[int, Tensor], tap: int) -> None:
-        self.layer, self.found, self.tap = layer, found, tap
+    def __init__(self) -> None:
+        self.found: dict[int, Any] = {}
 
-    def __enter__(self) -> None:
+    def watch(self, number: int, layer: nn.Module) -> None:
+        """Keep what the layer puts out, whenever it is wanted."""
+
         def keep(module: nn.Module, args: Any, output: Any) -> None:
-            self.found[self.tap] = output[0] if isinstance(output, tuple) else output
+            if number in self.found:
+                self.found[number] = output[0] if isinstance(output, tuple) else output
 
-        self.handle = self.layer.register_forward_hook(keep)
-
-    def __exit__(self, *exc: object) -> None:
-        self.handle.remove()
+        layer.register_forward_hook(keep)

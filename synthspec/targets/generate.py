@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -94,6 +94,7 @@ def generate(
     asks: Sequence[Ask],
     *,
     stop_ids: Sequence[int],
+    tick: Callable[[int], None] = lambda n: None,
 ) -> list[Answer]:
     """Continue one batch of prompts.
 
@@ -102,6 +103,7 @@ def generate(
 
     Args:
         stop_ids: tokens that end an answer; the one written is kept.
+        tick: called after every token with the number of requests that it ended.
     """
     capacity = max(len(ask.ids) + ask.max_new_tokens for ask in asks)
     cache = model.new_cache(capacity)
@@ -125,6 +127,7 @@ def generate(
         for i, row in enumerate(live):
             if asks[row].temperature > 0:
                 choice[i] = sample(logits[i], asks[row].temperature, dice[row])
+        ended = 0
         for i, row in enumerate(live):
             if ends[row]:
                 continue
@@ -136,6 +139,8 @@ def generate(
                 ends[row] = "length"
             elif (constraint := asks[row].constraint) is not None:
                 constraint.accept(token)
+            ended += ends[row] is not None
+        tick(ended)
         keep = [i for i, row in enumerate(live) if not ends[row]]
         if not keep:
             break

@@ -9,6 +9,7 @@ import torch
 
 from synthspec.acceptance import measure as measuring
 from synthspec.acceptance.measure import by_purpose, kind_of, measure, summarise
+from synthspec.acceptance.trace import trace
 from synthspec.dflash.decode import Trace
 from synthspec.dflash.model import Drafter
 from synthspec.samples.schema import SAMPLES, write_rows
@@ -53,8 +54,8 @@ def sample(number: int, grammar: str | None = "g", tokens: int = 20) -> dict:
 def test_numbers_of_a_set_follow_from_its_traces(target, monkeypatch):
     kinds = {(0, 1, 2, 3, 4, 5, 6, 7, 8): [("forced", 0, 3), ("value", 3, 7), ("structure", 7, 9)]}
     monkeypatch.setattr(measuring, "label", lambda constraint, ids, tokenizer: kinds[tuple(ids)])
-    trace = Trace(ids=list(range(9)), accepted=[3, 0, 3], places=[1, 5, 6], finish_reason="stop")
-    found = summarise([sample(0)], [trace], target, block_size=4)
+    one = Trace(ids=list(range(9)), accepted=[3, 0, 3], places=[1, 5, 6], finish_reason="stop")
+    found = summarise([sample(0)], [one], target, block_size=4)
     assert found["accept_len"] == 3.0
     assert found["by_position"] == pytest.approx([2 / 3] * 3)
     assert (found["verify_steps"], found["tokens"]) == (3, 9)
@@ -88,10 +89,10 @@ def test_the_same_drafter_twice_differs_by_nothing_and_empty_sets_are_left_out(t
 
 def test_traces_keep_the_order_of_their_rows(target):
     rows = [sample(n, tokens=5 + n) for n in (4, 1, 3)]
-    traces = measuring.trace(rows, target, drafter(1))
-    for row, trace in zip(rows, traces, strict=True):
+    traces = trace(rows, target, drafter(1))
+    for row, found in zip(rows, traces, strict=True):
         plain = generate(target.model, [Ask(row["input_ids"], row["max_new_tokens"])], stop_ids=[2])[0]
-        assert trace.ids == plain.ids
+        assert found.ids == plain.ids
 
 
 def test_dev_requests_are_parted_by_having_a_grammar(target):
