@@ -147,7 +147,7 @@ def check(
     runs: Runs = None,
     as_json: Json = False,
 ) -> None:
-    """Decide whether the drafter may ship, and export it if so; exit code 3 if not."""
+    """Decide whether the drafter may ship, measuring first where need be, and export it; exit code 3 if not."""
     _flow("check", run, runs, as_json, override=override)
 
 

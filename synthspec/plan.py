@@ -92,6 +92,8 @@ def make_plan(path: Path, runs: Path | None = None) -> Plan:
     tokenizer = tried(lambda: facts.tokenizer_of(run)) if target else None
     if mistakes:
         raise UserError("\n".join(mistakes))
+    if changed := first_difference(run):
+        raise UserError(changed)
     notes: list[str] = []
     with progress.bar("reading the prompts", None, "prompts") as tick:
         prompts = tried(lambda: _pull(run, tick))
@@ -106,8 +108,7 @@ def make_plan(path: Path, runs: Path | None = None) -> Plan:
         notes.append(f"plan does not read hub datasets ({', '.join(unread)}): it takes every quota as filled")
         requests = _guessed(run, grammars)
     notes += _shortfalls(run, requests, [grammar.name for grammar in grammars])
-    if changed := first_difference(run):
-        notes.insert(0, f"a run would be refused as it is: {changed}")
+    notes += _unshown_tools(grammars)
     by_grammar: dict[str, int] = {}
     by_purpose: dict[str, int] = {}
     for row in requests:
@@ -226,6 +227,17 @@ def _shortfalls(run: Run, requests: list[Row], grammars: list[str]) -> list[str]
     small = ", ".join(f"{name} ({n})" for name, n in sets.items() if n < least)
     if small:
         notes.append(f"the gate wants {least} requests of a set (gate.min_requests); smaller are {small}")
+    return notes
+
+
+def _unshown_tools(grammars: list[Any]) -> list[str]:
+    """Tools that no example of their grammar calls."""
+    notes = []
+    for grammar in grammars:
+        called = {example["name"] for example in grammar.examples if grammar.kind == "tool_call"}
+        missing = [tool.name for tool in grammar.tools if tool.name not in called]
+        if missing:
+            notes.append(f"no example of the grammar {grammar.name} calls {', '.join(missing)}")
     return notes
 
 

@@ -84,10 +84,13 @@ def _schemas(grammar: Grammar) -> Iterator[Mistake]:
 def _templates(grammar: Grammar) -> Iterator[Mistake]:
     known = {*grammar.slots, "prompt"}
     values = {**fill(grammar, 0), "prompt": "a prompt"}
+    shows_prompt = False
     for field in ("system", "user"):
         source = getattr(grammar, field)
         try:
-            strange = sorted(variables(source) - known)
+            used = variables(source)
+            shows_prompt |= "prompt" in used
+            strange = sorted(used - known)
             if strange:
                 for name in strange:
                     yield (field,), f"{name!r} is not a slot of this grammar; {_rather(name, known)}"
@@ -95,6 +98,9 @@ def _templates(grammar: Grammar) -> Iterator[Mistake]:
                 render_template(source, values)
         except ValueError as error:
             yield (field,), f"the template does not work: {error}"
+            return
+    if not shows_prompt:
+        yield ("user",), "no template shows the public prompt; write {{ prompt }} where it goes"
 
 
 def _examples(grammar: Grammar) -> Iterator[Mistake]:

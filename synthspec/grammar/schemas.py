@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Mapping
 from re import _parser as regex_parser  # type: ignore[attr-defined]
 from typing import Any
@@ -43,6 +44,44 @@ _NOTES = frozenset(
         "writeOnly",
     }
 )
+
+# Keywords of draft 2020-12 that stand in none of the sets above.
+_OTHERS = frozenset(
+    {
+        "$anchor",
+        "$dynamicAnchor",
+        "$dynamicRef",
+        "$recursiveRef",
+        "$ref",
+        "$vocabulary",
+        "const",
+        "contentEncoding",
+        "contentMediaType",
+        "dependentRequired",
+        "enum",
+        "exclusiveMaximum",
+        "exclusiveMinimum",
+        "format",
+        "maxContains",
+        "maximum",
+        "maxItems",
+        "maxLength",
+        "maxProperties",
+        "minContains",
+        "minimum",
+        "minItems",
+        "minLength",
+        "minProperties",
+        "multipleOf",
+        "pattern",
+        "required",
+        "type",
+        "uniqueItems",
+    }
+)
+_KEYWORDS = _ONE | _LIST | _MAP | _NOTES | _OTHERS
+# Common keys of other dialects that merely look like misspelt keywords.
+_NEIGHBOURS = frozenset({"example", "dependencies"})
 
 _TYPES = ("string", "number", "integer", "boolean", "object", "array", "null")
 
@@ -95,6 +134,10 @@ def schema_mistakes(schema: dict[str, Any]) -> list[tuple[Path, str]]:
         for key in ("$dynamicRef", "$recursiveRef"):
             if key in part:
                 found.append(((*path, key), f"{key} is not supported; write a $ref such as #/$defs/NAME"))
+        for key in part.keys() - _KEYWORDS - _NEIGHBOURS:
+            # Others are notes that somebody's tool understands.
+            if close := difflib.get_close_matches(key, _KEYWORDS, 1, 0.85):
+                found.append(((*path, key), f"is no keyword of JSON Schema; did you mean {close[0]}?"))
         reference = part.get("$ref")
         if reference is None:
             continue

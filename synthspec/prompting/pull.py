@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import importlib.util
 import json
 from collections.abc import Callable, Iterator
@@ -128,7 +129,7 @@ def _from_file(source: PromptSource, path: Path) -> Iterator[Any]:
     # Public sets put different types under one key from line to line, which a table cannot hold: take the
     # lines as text and parse each one alone.
     for number, line in enumerate(_load("text", source, path), start=1):
-        text = line["text"]
+        text = line["text"].removeprefix("\ufeff")
         try:
             yield json.loads(text) if text.strip() else _MISSING
         except (ValueError, RecursionError) as error:
@@ -141,7 +142,7 @@ def _from_file(source: PromptSource, path: Path) -> Iterator[Any]:
 def _load(kind: str, source: PromptSource, path: Path) -> Iterator[dict[str, Any]]:
     """Rows of a file, read by one of the builders of `datasets`; nothing is copied into its cache."""
     try:
-        table = datasets.load_dataset(kind, data_files=[str(path)], split="train", streaming=True)
+        table = datasets.load_dataset(kind, data_files=[glob.escape(str(path))], split="train", streaming=True)
         datasets.logging.set_verbosity(datasets.logging.CRITICAL)
         for batch in table.iter(batch_size=1000):
             yield from (dict(zip(batch, row, strict=True)) for row in zip(*batch.values(), strict=True))

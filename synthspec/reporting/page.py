@@ -157,7 +157,8 @@ def _verdict(facts: Report) -> dict[str, Any]:
         "text": text,
         "failed": failed,
         "held": [reason for reason in gate["reasons"] if reason not in failed],
-        "rules": gate.get("rules", {}),
+        # JSON has read whole numbers as floats.
+        "rules": {name: f"{value:g}" for name, value in gate.get("rules", {}).items()},
     }
 
 

@@ -158,7 +158,7 @@ def test_the_line_is_that_of_the_mistake(load, tmp_path):
 
 def test_all_mistakes_of_a_kind_are_told_at_once(load):
     with pytest.raises(UserError) as told:
-        load(system="{{ one }} {{ two }}", user="{{ three }}")
+        load(system="{{ one }} {{ two }}", user="{{ three }} {{ prompt }}")
     assert len(str(told.value).splitlines()) == 3
 
 
