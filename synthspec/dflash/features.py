@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,10 +84,7 @@ def extract(
         raise Stopped(f"the features need {need:.1f} GB at {path}: free that much, then run again") from None
     expected: dict[int, Tensor] = {}
     last = len(model.layers) - 1
-    # Equal beginnings together, and among them equal lengths, so that little is padding.
-    order = sorted(range(len(documents)), key=lambda i: (list(documents[i][:BEGINNING]), len(documents[i])))
-    for first in range(0, len(order), ROWS_AT_ONCE):
-        batch = order[first : first + ROWS_AT_ONCE]
+    for batch in batches(documents):
         rows = [documents[i] for i in batch]
         cache = model.new_cache(max(map(len, rows)))
         _, tapped = prefill(model, rows, cache, [*taps, last] if soft else taps)
@@ -100,6 +98,24 @@ def extract(
                 expected[i] = torch.cat([torch.zeros_like(rows_of_head[:1]), rows_of_head]).to(states.dtype)
         tick(len(batch))
     return Features(states, starts, expected)
+
+
+def batches(documents: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Places of documents that are read together: those that begin alike, of like length.
+
+    One document that begins otherwise would make all others of its batch be read from their first token; few
+    that begin alike are not worth a batch of their own.
+    """
+    alike: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for place, ids in enumerate(documents):
+        alike[tuple(ids[:BEGINNING])].append(place)
+    groups = [places for places in alike.values() if len(places) >= ROWS_AT_ONCE // 2]
+    groups.append([place for places in alike.values() if len(places) < ROWS_AT_ONCE // 2 for place in places])
+    found = []
+    for places in groups:
+        places.sort(key=lambda place: len(documents[place]))
+        found += [places[first : first + ROWS_AT_ONCE] for first in range(0, len(places), ROWS_AT_ONCE)]
+    return found
 
 
 def _reserve(path: Path, tokens: int, width: int) -> Tensor:
