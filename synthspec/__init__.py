@@ -5,9 +5,9 @@ import os
 __version__ = "0.1.0"
 
 # Read once by libraries that are imported later; what the person has set stays.  Nothing calls home, and
-# threads that wait sleep: on shared cores, spinning ones slow each other down several times.
+# threads that wait soon sleep: on shared cores, ones that spin on slow each other down several times.
 for _name, _value in {
-    "OMP_WAIT_POLICY": "PASSIVE",
+    "GOMP_SPINCOUNT": "20000",
     "DO_NOT_TRACK": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "HF_UPDATE_DOWNLOAD_COUNTS": "0",

@@ -281,7 +281,6 @@ def main() -> None:
         ("HF_HUB_DISABLE_PROGRESS_BARS", "1"),
         ("TRANSFORMERS_VERBOSITY", "error"),
         ("TOKENIZERS_PARALLELISM", "false"),
-        ("OMP_WAIT_POLICY", "PASSIVE"),  # threads that spin while they wait starve each other on shared cores
     ):
         os.environ.setdefault(name, value)
     signal.signal(signal.SIGTERM, _terminated)

@@ -17,8 +17,6 @@ from synthspec.dflash.model import Drafter, KeysValues
 from synthspec.targets.causal import CausalModel
 from synthspec.targets.generate import TokenRule, mask_logits, prefill
 
-FIRST_PART = 3  # tokens of a block: the known one and two drafts
-
 
 class RevocableRule(TokenRule, Protocol):
     """A constraint that can also take tokens back, as verifying a draft needs."""
@@ -66,9 +64,9 @@ class _DrafterCache:
         self.drafter = drafter
         self.layers: list[KeysValues] = [(like.new_zeros(shape), like.new_zeros(shape)) for _ in drafter.layers]
 
-    def add(self, features: Tensor, positions: Tensor, rows: Tensor | None = None) -> None:
-        """Write features [rows, tokens, K·H] at positions int64 [rows, tokens] of some rows, or of all."""
-        index = (torch.arange(len(positions), device=positions.device) if rows is None else rows)[:, None]
+    def add(self, features: Tensor, positions: Tensor) -> None:
+        """Write features [rows, tokens, K·H] at positions int64 [rows, tokens]."""
+        index = torch.arange(len(positions), device=positions.device)[:, None]
         for (keys, values), (new_keys, new_values) in zip(
             self.layers, self.drafter.inject(features, positions), strict=True
         ):
@@ -93,9 +91,8 @@ def decode(
 ) -> list[Trace]:
     """Continue one batch of prompts greedily, drafting a block a step.
 
-    A step drafts block_size − 1 tokens behind the last known one, runs the target over them, and keeps the
-    longest prefix that the target agrees with plus the target's own next token.  On a CPU, where every token
-    costs, the target reads a block in two parts, and the second only if it agrees with all of the first.
+    A step drafts block_size − 1 tokens behind the last known one, runs the target over all of them at
+    once, and keeps the longest prefix that the target agrees with plus the target's own next token.
     Under a constraint the target chooses among allowed tokens only; drafts are not constrained.
 
     Args:
@@ -123,7 +120,6 @@ def decode(
     for trace, ask, (token,) in zip(traces, asks, first, strict=True):
         _extend(trace, ask, [token], stop)
 
-    part = min(FIRST_PART, size) if device.type == "cpu" else size
     offsets = torch.arange(size, device=device)
     while True:
         kept = [i for i, row in enumerate(live) if not traces[row].finish_reason]
@@ -143,26 +139,12 @@ def decode(
         span = int(p.max())
         seen = torch.arange(span, device=device) < p[:, None]  # [rows, T]
         guesses = drafter(model.embedding(block)[:, None], at[:, None], memory.until(span), seen[:, None])
-        block[:, 1:part] = model.logits(guesses[:, 0, 1:part]).argmax(-1)
-        rules = [constraints[row] for row in live]
-        drafts = block[:, 1:part].tolist()
-        hidden, tapped = model.forward(block[:, :part], at[:, :part], cache, taps)
+        block[:, 1:] = model.logits(guesses[:, 0, 1:]).argmax(-1)
+        hidden, tapped = model.forward(block, at, cache, taps)
         assert tapped is not None
-        memory.add(tapped, at[:, :part])
-        logits = model.logits(hidden)
-        chosen = _choose(logits, rules, drafts, stop)
-        agreeing = [i for i, tokens in enumerate(chosen) if len(tokens) == part < size]
-        if agreeing:
-            rows = torch.tensor(agreeing, device=device)
-            block[rows, part:] = model.logits(guesses[rows, 0, part:]).argmax(-1)
-            drafts = block[rows, 1:].tolist()
-            more, tapped = model.forward(block[rows, part:], at[rows, part:], cache, taps, rows)
-            assert tapped is not None
-            memory.add(tapped, at[rows, part:], rows)
-            all_logits = torch.cat([logits[rows], model.logits(more)], 1)
-            again = _choose(all_logits, [rules[i] for i in agreeing], drafts, stop)
-            for i, tokens in zip(agreeing, again, strict=True):
-                chosen[i] = tokens
+        drafts = block[:, 1:].tolist()
+        chosen = _choose(model.logits(hidden), [constraints[row] for row in live], drafts, stop)
+        memory.add(tapped, at)
         for i, row in enumerate(live):
             trace, agreed = traces[row], len(chosen[i]) - 1
             trace.accepted.append(agreed)

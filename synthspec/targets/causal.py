@@ -49,12 +49,7 @@ class CausalModel:
 
     @torch.no_grad()
     def forward(
-        self,
-        ids: Tensor,
-        positions: Tensor,
-        cache: RaggedCache,
-        taps: Sequence[int] = (),
-        rows: Tensor | None = None,
+        self, ids: Tensor, positions: Tensor, cache: RaggedCache, taps: Sequence[int] = ()
     ) -> tuple[Tensor, Tensor | None]:
         """Run the decoder over new tokens.
 
@@ -63,13 +58,12 @@ class CausalModel:
             positions: int64 [rows, queries], each token's place in its row.
             cache: what the rows hold so far; the new tokens are added to it.
             taps: 0-based decoder layers whose *outputs* are wanted.
-            rows: int64 [rows], which of the cache's rows these are; None for all of them.
 
         Returns:
             Final hidden states [rows, queries, hidden], after the last norm, and the taps
             concatenated [rows, queries, len(taps) * hidden], or None without taps.
         """
-        mask = cache.aim(positions, rows)
+        mask = cache.aim(positions)
         window = getattr(self.config, "sliding_window", None)
         kinds = getattr(self.config, "layer_types", None)
         masks: Any = mask

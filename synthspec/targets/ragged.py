@@ -62,13 +62,11 @@ class RaggedLayer(CacheLayerMixin):
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None
         assert self.values is not None
-        slots, used, some = self._cache.slots, self._cache.span - self._cache.shared, self._cache.rows
-        rows = torch.arange(len(slots), device=slots.device) if some is None else some
-        self.keys[rows[:, None], :, slots] = key_states.transpose(1, 2)
-        self.values[rows[:, None], :, slots] = value_states.transpose(1, 2)
+        slots, used = self._cache.slots, self._cache.span - self._cache.shared
+        rows = torch.arange(len(slots), device=slots.device)[:, None]
+        self.keys[rows, :, slots] = key_states.transpose(1, 2)
+        self.values[rows, :, slots] = value_states.transpose(1, 2)
         own_keys, own_values = self.keys[:, :, :used], self.values[:, :, :used]
-        if some is not None:
-            own_keys, own_values = own_keys[some], own_values[some]
         return Parts(self.shared_keys, own_keys), Parts(self.shared_values, own_values)
 
     def share(self, tokens: int) -> None:
@@ -104,19 +102,17 @@ class RaggedCache(Cache):
         self.shared = 0
         self.slots = torch.zeros(0, 0, dtype=torch.long)
         self.span = 0
-        self.rows: Tensor | None = None
 
-    def aim(self, positions: Tensor, rows: Tensor | None = None) -> Tensor:
+    def aim(self, positions: Tensor) -> Tensor:
         """Say where the next forward pass writes; return its causal mask.
 
         Args:
             positions: int64 [rows, queries], the position of every query token.
-            rows: int64 [rows], which of the cache's rows take part; None for all.
 
         Returns:
             bool [rows, 1, queries, span]: True where a query may look.
         """
-        self.slots, self.rows = positions - self.shared, rows
+        self.slots = positions - self.shared
         self.span = int(positions.max()) + 1
         places = torch.arange(self.span, device=positions.device)
         return (places <= positions[:, :, None])[:, None]

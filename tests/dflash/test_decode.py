@@ -110,7 +110,7 @@ def test_drafts_right_and_wrong_change_the_steps_but_never_the_text(
 
 
 def test_rows_of_a_batch_agree_to_different_lengths_and_keep_their_text(model, drafter, monkeypatch):
-    """Each row's drafts are right up to a number of its own, so that a part of the batch reads on."""
+    """Each row's drafts are right up to a number of its own."""
     plain = generate(model, [Ask(ids, 40) for ids in PROMPTS], stop_ids=[])
 
     def forward(block, at, context, seen):
