@@ -212,6 +212,9 @@ def test_a_flow_runs_resumes_and_refuses(project, tmp_path_factory):
     assert refused.returncode == 2
     assert "rows_per_grammar 160, and now it is 5" in refused.stderr
     assert "Traceback" not in refused.stderr
+    planned = synthspec("plan", project, **at_home)
+    assert planned.returncode == 2
+    assert "rows_per_grammar 160, and now it is 5" in planned.stderr
     fresh = synthspec("run", project, "--until", "match", "--fresh", "match", "--json", **at_home)
     assert json.loads(fresh.stdout)["stages"]["match"]["kept"] == 5
     asked = synthspec("runs", "rm", project / "runs" / "small")

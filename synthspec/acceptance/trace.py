@@ -75,9 +75,10 @@ def trace(
             write_rows(_file(keep, rows, places, target), TRACES, kept)
         return traces
 
-    # The longest first, so that no lane is left with it at the end.
-    waiting.sort(key=lambda places: -sum(rows[place]["max_new_tokens"] for place in places))
-    for job, traces in side_by_side(decoded, waiting, target.model.device, tick):
+    def tokens(places: list[int]) -> int:
+        return sum(rows[place]["max_new_tokens"] for place in places)
+
+    for job, traces in side_by_side(decoded, waiting, target.model.device, tick, tokens):
         found.update(zip(waiting[job], traces, strict=True))
     return [found[place] for place in range(len(rows))]
 

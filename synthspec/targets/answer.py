@@ -66,11 +66,10 @@ def answer(
     elif missing:
         from synthspec.targets.lanes import side_by_side
 
-        # The longest first, so that no lane is left with it at the end.
-        longest_first = sorted(
-            missing.items(), key=lambda shard: -sum(row["max_new_tokens"] for row in shard[1])
-        )
-        for _ in side_by_side(write, longest_first, target.model.device, tick):
+        def tokens(shard: tuple[Path, list[Row]]) -> int:
+            return sum(row["max_new_tokens"] for row in shard[1])
+
+        for _ in side_by_side(write, list(missing.items()), target.model.device, tick, tokens):
             pass  # what counts is the file
 
 

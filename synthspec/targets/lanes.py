@@ -21,16 +21,21 @@ class _Abandoned(Exception):
 
 
 def side_by_side(
-    work: Callable[[Job, Tick], Result], jobs: Sequence[Job], device: torch.device, tick: Tick
+    work: Callable[[Job, Tick], Result],
+    jobs: Sequence[Job],
+    device: torch.device,
+    tick: Tick,
+    size: Callable[[Job], int],
 ) -> Iterator[tuple[int, Result]]:
     """Do jobs, on a CPU with several cores two at a time, each on its share of the threads.
 
-    How many do so at once never changes what comes out: a job computes with its own batch alone.
+    A job computes with its own batch and its share alone, whatever runs beside it.
 
     Args:
         work: does a job; it calls its tick often, so that a job can be abandoned: with 0 where nothing is done.
         device: where it computes; another device than a CPU gets one job at a time.
         tick: gets what the jobs tick.
+        size: how much a job is to do, in any unit; the largest go first, so that none is left at the end.
 
     Yields:
         The place of a job, and its result, as jobs end.
@@ -46,7 +51,8 @@ def side_by_side(
             tick(n)
 
     with ThreadPoolExecutor(lanes, initializer=torch.set_num_threads, initargs=(threads // lanes,)) as pool:
-        waiting = {pool.submit(work, job, ticking): place for place, job in enumerate(jobs)}
+        order = sorted(range(len(jobs)), key=lambda place: size(jobs[place]), reverse=True)
+        waiting = {pool.submit(work, jobs[place], ticking): place for place in order}
         try:
             for done in as_completed(waiting):
                 yield waiting[done], done.result()
