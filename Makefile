@@ -19,7 +19,7 @@ $(VENV)/.installed: pyproject.toml
 
 $(VENV)/.with-dev: $(VENV)/.installed
 	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-compile --editable '.[dev]'
-	-$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null
+	$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null || true
 	touch $@
 
 install: $(VENV)/.with-dev

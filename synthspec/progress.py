@@ -76,10 +76,10 @@ def _stderr() -> Console:
 
 def _lines(title: str, total: int | None, unit: str, resumes: bool) -> Tick:
     begun = last = time.monotonic()
-    done = before = 0
+    done = before = lines = 0
 
     def tick(n: int) -> None:
-        nonlocal begun, done, before, last, resumes
+        nonlocal begun, done, before, last, lines, resumes
         done += n
         now = time.monotonic()
         if resumes:
@@ -88,11 +88,11 @@ def _lines(title: str, total: int | None, unit: str, resumes: bool) -> Tick:
             return
         last = now
         rate = (done - before) / (now - begun)
-        if total:
-            left = duration((total - done) / rate)
-            say(f"  {title}: {done:,} of {total:,} {unit}, {_rate(rate)}, {left} left")
-        else:
-            say(f"  {title}: {done:,} {unit}, {_rate(rate)}")
+        of = f" of {total:,}" if total else ""
+        # The first batch says too little about the rest to tell the time left.
+        left = f", {duration((total - done) / rate)} left" if total and lines else ""
+        say(f"  {title}: {done:,}{of} {unit}, {_rate(rate)}{left}")
+        lines += 1
 
     return tick
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from synthspec.errors import UserError
 from synthspec.yamlfile import NAME, check_inside, load_yaml, parse_yaml
@@ -21,6 +21,14 @@ class Part(BaseModel):
     """A piece of the spec: unknown keys are mistakes, values do not change after loading."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_for_a_number(cls, value: object, info: ValidationInfo) -> object:
+        wanted = cls.model_fields[str(info.field_name)].annotation
+        if isinstance(value, bool) and wanted in (int, float, int | None, float | None):
+            raise ValueError(f"{str(value).lower()} is not a number; write one")
+        return value
 
 
 class Target(Part):
@@ -159,6 +167,10 @@ class Spec(Part):
         names = [source.name for source in self.prompts]
         if len(set(names)) < len(names):
             raise ValueError("two prompt sources have the same name")
+        for key, listed in (("match", self.match), ("holdout.grammars", self.holdout.grammars)):
+            twice = [name for name in listed if listed.count(name) > 1]
+            if twice:
+                raise ValueError(f"{key} names '{twice[0]}' twice: remove one")
         asked = [*self.match, *([self.replay.source] if self.replay.source else [])]
         if self.replay.source in self.match:
             raise ValueError(f"the source '{self.replay.source}' is matched to grammars; give replay its own")

@@ -24,20 +24,22 @@ def said(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("before", "line"),
+    ("before", "lines"),
     [
-        (200, "  train: 240 of 300 steps, 2.0/s, 30 s left"),
-        (0, "  train: 40 of 300 steps, 2.0/s, 2 min 10 s left"),
+        (200, ["  train: 220 of 300 steps, 1.0/s", "  train: 240 of 300 steps, 1.0/s, 1 min 0 s left"]),
+        (0, ["  train: 20 of 300 steps, 1.0/s", "  train: 40 of 300 steps, 1.0/s, 4 min 20 s left"]),
     ],
 )
-def test_what_was_done_before_is_no_speed(clock, said, before, line):
+def test_what_was_done_before_is_no_speed(clock, said, before, lines):
     with progress.bar("train", 300, "steps", resumes=True) as tick:
         clock[0] = 90  # something else came first
         tick(before)
         assert not said
         clock[0] = 110
-        tick(40)
-    assert said == [line]
+        tick(20)
+        clock[0] = 130
+        tick(20)
+    assert said == lines
 
 
 def test_on_a_terminal_too(monkeypatch):

@@ -175,3 +175,14 @@ def test_a_prompt_source_without_a_licence_is_a_mistake(tmp_path):
 def test_a_source_that_nobody_gives_is_named(tmp_path):
     (line,) = told(tmp_path, SPEC.replace("match: [p]", "match: [q]"), Spec)
     assert "there is no prompt source 'q'; there are p" in line
+
+
+def test_a_source_named_twice_is_a_mistake(tmp_path):
+    (line,) = told(tmp_path, SPEC.replace("match: [p]", "match: [p, p]"), Spec)
+    assert "match names 'p' twice: remove one" in line
+
+
+@pytest.mark.parametrize("key", ["seed: true", "train: {loss_gamma: false}"])
+def test_a_truth_value_is_no_number(tmp_path, key):
+    (line,) = told(tmp_path, f"{SPEC}{key}\n", Spec)
+    assert "is not a number; write one" in line

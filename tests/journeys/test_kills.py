@@ -18,14 +18,12 @@ from tests.journeys.conftest import Shell, edit
 pytestmark = pytest.mark.slow
 
 SMALL = {
-    "rows_per_grammar": 8,
-    "holdout": {"requests": 4},
-    "ood": [
-        {"name": "general_chat", "source": "chat", "requests": 2, "max_new_tokens": 12},
-        {"name": "maths", "source": "sums", "requests": 2, "max_new_tokens": 12},
-    ],
-    "replay": {"max_new_tokens": 12},
-    "target": {"batch_rows": 8},
+    "rows_per_grammar": 4,
+    "holdout": {"prompts": 0.3, "requests": 2},
+    "ood": [{"name": "general_chat", "source": "chat", "requests": 2, "max_new_tokens": 8}],
+    "replay": {"max_new_tokens": 8},
+    "target": {"batch_rows": 4},
+    "train": {"steps": 4, "checkpoint_every": 2},
 }
 
 
@@ -38,11 +36,14 @@ def digests(run: Path) -> dict[str, str]:
     }
 
 
-@pytest.fixture
-def desk(tmp_path: Path) -> Shell:
-    shell = Shell(tmp_path, tmp_path / "prefect")
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    """A small project whose training set has been made, undisturbed, in `undisturbed/desk`."""
+    folder = tmp_path_factory.mktemp("kills")
+    shell = Shell(folder, folder / "prefect")
     shell.run("synthspec init desk")
-    edit(tmp_path / "desk" / "synthspec.yaml", SMALL)
+    edit(folder / "desk" / "synthspec.yaml", SMALL)
+    shell.run("synthspec produce desk/synthspec.yaml --runs undisturbed --json")
     return shell
 
 
@@ -60,41 +61,38 @@ def kill_once(desk: Shell, command: str, there: Callable[[], bool]) -> bool:
 
 
 def test_killed_in_any_stage_the_bytes_come_out_the_same(desk: Shell):
-    desk.run("synthspec produce desk/synthspec.yaml --runs undisturbed --json")
     command = "synthspec produce desk/synthspec.yaml --runs disturbed --json"
-    run = desk.folder / "disturbed" / "desk"
-    shards = len(list((desk.folder / "undisturbed" / "desk" / "completions").glob("*.parquet")))
-    assert shards >= 5
-    dice = random.Random(11)
-    for appears in ("prompts/*.parquet", "matches/*.parquet", "requests/*.parquet"):
-        assert kill_once(desk, command, lambda: bool(list(run.glob(appears))))  # noqa: B023
-    for wanted in sorted(dice.sample(range(1, shards), 2)):
-        assert kill_once(desk, command, lambda: len(list(run.glob("completions/*.parquet"))) >= wanted)  # noqa: B023
+    undisturbed, run = (desk.folder / name / "desk" for name in ("undisturbed", "disturbed"))
+    shards = len(list((undisturbed / "completions").glob("*.parquet")))
+    assert shards >= 4
+    assert kill_once(desk, command, lambda: bool(list(run.glob("prompts/*.parquet"))))
+    assert kill_once(desk, command, lambda: bool(list(run.glob("requests/*.parquet"))))
+    wanted = random.Random(11).randrange(1, shards)
+    assert kill_once(desk, command, lambda: len(list(run.glob("completions/*.parquet"))) >= wanted)
     kill_once(desk, command, lambda: bool(list(run.glob("samples/*.parquet"))))
     desk.run(command)
-    undisturbed = digests(desk.folder / "undisturbed" / "desk")
-    assert any(name.startswith("trainset") for name in undisturbed)
-    assert digests(run) == undisturbed
+    assert any(name.startswith("trainset") for name in digests(undisturbed))
+    assert digests(run) == digests(undisturbed)
 
 
 def test_killed_while_training_the_drafter_comes_out_the_same(desk: Shell):
-    edit(desk.folder / "desk" / "synthspec.yaml", {"train": {"steps": 4, "checkpoint_every": 2}})
-    desk.run("synthspec produce desk/synthspec.yaml --json")
-    shutil.copytree(desk.folder / "desk" / "runs", desk.folder / "copy")
-    desk.run("synthspec train desk/synthspec.yaml --json")
+    def drafter(runs: str) -> str:
+        final = desk.folder / runs / "desk" / "checkpoints" / "final" / "model.safetensors"
+        return sha256(final.read_bytes()).hexdigest()
+
+    shutil.copytree(desk.folder / "undisturbed", desk.folder / "copy")
+    desk.run("synthspec train desk/synthspec.yaml --runs undisturbed --json")
     command = "synthspec train desk/synthspec.yaml --runs copy --json"
     checkpoints = desk.folder / "copy" / "desk" / "checkpoints"
     assert kill_once(desk, command, lambda: (checkpoints / "features.bin").exists())
     assert kill_once(desk, command, lambda: (checkpoints / "step-000002").exists())
     desk.run(command)
-    ours = (checkpoints / "final" / "model.safetensors").read_bytes()
-    theirs = desk.folder / "desk" / "runs" / "desk" / "checkpoints" / "final" / "model.safetensors"
-    assert sha256(ours).hexdigest() == sha256(theirs.read_bytes()).hexdigest()
+    assert drafter("copy") == drafter("undisturbed")
 
 
 def test_told_to_stop_it_says_so_and_goes_on(desk: Shell):
-    run = desk.folder / "desk" / "runs" / "desk"
-    command = "synthspec run desk/synthspec.yaml --until render"
+    run = desk.folder / "stopped" / "desk"
+    command = "synthspec run desk/synthspec.yaml --runs stopped --until render"
     process = desk.start(command)
     while not (run / "prompts" / "prompts.parquet").exists():
         assert process.poll() is None
