@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import InitErrorDetails
 
 from synthspec.errors import UserError
 from synthspec.yamlfile import NAME, check_inside, load_yaml, parse_yaml
@@ -22,13 +23,26 @@ class Part(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    @field_validator("*", mode="before")
+    @model_validator(mode="before")
     @classmethod
-    def _no_truth_for_a_number(cls, value: object, info: ValidationInfo) -> object:
-        wanted = cls.model_fields[str(info.field_name)].annotation
-        if isinstance(value, bool) and wanted in (int, float, int | None, float | None):
-            raise ValueError(f"{str(value).lower()} is not a number; write one")
-        return value
+    def _truth_is_no_number(cls, data: Any) -> Any:
+        """Pydantic would take `true` for 1."""
+        numbers = (int, float, int | None, float | None)
+        wrong = [
+            InitErrorDetails(
+                type="value_error",
+                loc=(key,),
+                input=value,
+                ctx={"error": ValueError(f"{str(value).lower()} is not a number; write one")},
+            )
+            for key, value in (data.items() if isinstance(data, dict) else ())
+            if isinstance(value, bool)
+            and key in cls.model_fields
+            and cls.model_fields[key].annotation in numbers
+        ]
+        if wrong:
+            raise ValidationError.from_exception_data(cls.__name__, wrong)
+        return data
 
 
 class Target(Part):
