@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import json
+import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from re import _parser as regex_parser  # type: ignore[attr-defined]
 from typing import Any
+from urllib.parse import unquote
 
 Path = tuple[str | int, ...]
 
@@ -30,8 +34,10 @@ _MAP = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties
 # What says nothing about a value.
 _NOTES = frozenset(
     {
+        "$anchor",
         "$comment",
         "$defs",
+        "$dynamicAnchor",
         "$id",
         "$schema",
         "default",
@@ -48,8 +54,6 @@ _NOTES = frozenset(
 # Keywords of draft 2020-12 that stand in none of the sets above.
 _OTHERS = frozenset(
     {
-        "$anchor",
-        "$dynamicAnchor",
         "$dynamicRef",
         "$recursiveRef",
         "$ref",
@@ -80,15 +84,75 @@ _OTHERS = frozenset(
     }
 )
 _KEYWORDS = _ONE | _LIST | _MAP | _NOTES | _OTHERS
-# Common keys of other dialects that merely look like misspelt keywords.
-_NEIGHBOURS = frozenset({"example", "dependencies"})
+# A common key of other dialects that merely looks like a misspelt keyword.
+_NEIGHBOURS = frozenset({"example"})
+# What older drafts wrote there, which this one ignores or refuses, and what to write instead.
+_OLDER: tuple[tuple[str, type, str], ...] = (
+    ("dependencies", dict, "write dependentRequired or dependentSchemas"),
+    ("exclusiveMaximum", bool, "write the limit itself as exclusiveMaximum"),
+    ("exclusiveMinimum", bool, "write the limit itself as exclusiveMinimum"),
+    ("items", list, "write prefixItems"),
+    ("required", bool, "list the property in required of the object that holds it"),
+)
+# What a document that is a JSON Schema holds at least one of.
+TELLING = _KEYWORDS - _NOTES | {"$defs", "$schema", "definitions", "dependencies"}
 
 _TYPES = ("string", "number", "integer", "boolean", "object", "array", "null")
 
-MAX_PARTS = 20_000  # of a schema once its references are written out
+_MAX_TOLD = 50
+MAX_PARTS = 5_000  # of a schema once its references are written out
 MAX_STRING = 60  # characters
 MAX_ITEMS = 5
 MAX_INTEGER = 10**12
+
+# Formats that the validator asserts; any other is a note.
+_ASSERTED = frozenset(
+    {
+        "date",
+        "date-time",
+        "duration",
+        "email",
+        "hostname",
+        "ipv4",
+        "ipv6",
+        "json-pointer",
+        "regex",
+        "relative-json-pointer",
+        "time",
+        "uri",
+        "uri-template",
+        "uuid",
+    }
+)
+_COUNTS = ("maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties")
+_ENFORCED = _ASSERTED - {"json-pointer", "regex", "relative-json-pointer", "uri-template"}
+_UNENFORCED = frozenset(
+    {
+        "contains",
+        "dependentRequired",
+        "dependentSchemas",
+        "else",
+        "if",
+        "maxContains",
+        "minContains",
+        "not",
+        "propertyNames",
+        "then",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+        "uniqueItems",
+    }
+)
+# Look-around, edges of words, and references back to a group.
+_LOOKS = re.compile(r"(?<!\\)(?:\\\\)*(?:\(\?<?[=!]|\\[1-9bB])")
+# Formats that no backend knows, and one that means a part of the same texts.
+_STRICTER = {
+    "idn-email": "email",
+    "idn-hostname": "hostname",
+    "iri": "uri",
+    "iri-reference": "uri",
+    "uri-reference": "uri",
+}
 
 _SCALAR: dict[str, Any] = {
     "anyOf": [
@@ -100,66 +164,114 @@ _SCALAR: dict[str, Any] = {
 }
 
 
+def parts_of(schema: Any) -> Iterator[tuple[Path, Any]]:
+    """The schemas that stand right inside a schema, each with its path."""
+    if not isinstance(schema, dict):
+        return
+    for key, value in schema.items():
+        if key in _ONE:
+            yield (key,), value
+        elif key in _LIST and isinstance(value, list):
+            for index, inner in enumerate(value):
+                yield (key, index), inner
+        elif key in _MAP and isinstance(value, dict):
+            for name, inner in value.items():
+                yield (key, name), inner
+
+
 def subschemas(schema: Any, path: Path = ()) -> Iterator[tuple[Path, dict[str, Any]]]:
     """The schema and every schema inside it, each with its path; `true` and `false` are left out."""
     if not isinstance(schema, dict):
         return
     yield path, schema
-    for key, value in schema.items():
-        if key in _ONE:
-            yield from subschemas(value, (*path, key))
-        elif key in _LIST and isinstance(value, list):
-            for index, inner in enumerate(value):
-                yield from subschemas(inner, (*path, key, index))
-        elif key in _MAP and isinstance(value, dict):
-            for name, inner in value.items():
-                yield from subschemas(inner, (*path, key, name))
+    for step, inner in parts_of(schema):
+        yield from subschemas(inner, (*path, *step))
+
+
+def in_place(schema: Any) -> Iterator[dict[str, Any]]:
+    """The schema and those of its parts that are about the same value."""
+    if not isinstance(schema, dict):
+        return
+    yield schema
+    for key in ("allOf", "anyOf", "oneOf"):
+        for inner in schema.get(key, ()):
+            yield from in_place(inner)
+    for key in ("if", "then", "else"):
+        yield from in_place(schema.get(key))
+    for inner in schema.get("dependentSchemas", {}).values():
+        yield from in_place(inner)
 
 
 def schema_mistakes(schema: dict[str, Any]) -> list[tuple[Path, str]]:
     """What is wrong with a JSON Schema (draft 2020-12), as (path inside it, sentence)."""
     import jsonschema_rs
 
+    found: list[tuple[Path, str]] = []
+    parts: list[tuple[Path, dict[str, Any]]] = []
     try:
+        for path, part in subschemas(schema):
+            parts.append((path, part))
+            if len(parts) > MAX_PARTS:
+                return [((), f"has over {MAX_PARTS:,} parts; take out what is not needed")]
+            found += [
+                ((*path, key), f"this {key} is of an older draft of JSON Schema; {rather}")
+                for key, kind, rather in _OLDER
+                if isinstance(part.get(key), kind)
+            ]
+        if found:
+            return found
         jsonschema_rs.meta.validate({**schema, "$schema": "https://json-schema.org/draft/2020-12/schema"})
     except jsonschema_rs.ValidationError as error:
         place = tuple(error.instance_path)
         if place[-1:] == ("type",) and isinstance(error.instance, str):
-            return [(place, f"{error.instance!r} is no type; the types are {', '.join(_TYPES)}")]
-        return [(place, f"is not JSON Schema (draft 2020-12): {error.message}")]
-    except RecursionError:
+            return [(place, f"{error.instance[:40]!r} is no type; the types are {', '.join(_TYPES)}")]
+        return [(place, f"is not JSON Schema (draft 2020-12): {error.message[:200]}")]
+    except (RecursionError, ValueError):  # jsonschema-rs has a limit of its own
         return [((), "is nested too deeply")]
-    found: list[tuple[Path, str]] = []
-    for path, part in subschemas(schema):
+    for path, part in parts:
         for key in ("$dynamicRef", "$recursiveRef"):
             if key in part:
                 found.append(((*path, key), f"{key} is not supported; write a $ref such as #/$defs/NAME"))
         for key in part.keys() - _KEYWORDS - _NEIGHBOURS:
             # Others are notes that somebody's tool understands.
-            if close := difflib.get_close_matches(key, _KEYWORDS, 1, 0.85):
-                found.append(((*path, key), f"is no keyword of JSON Schema; did you mean {close[0]}?"))
+            if len(found) < _MAX_TOLD and (close := _near(key[:40])):
+                found.append(((*path, key), f"is no keyword of JSON Schema; did you mean {close}?"))
         reference = part.get("$ref")
         if reference is None:
             continue
         place = (*path, "$ref")
-        if not reference.startswith("#"):
+        try:
+            target(schema, reference)
+        except ValueError:
             found.append((place, f"$ref {reference!r} leads out of this schema; copy what it names to $defs"))
-        else:
-            try:
-                _target(schema, reference)
-            except LookupError:
-                found.append((place, f"$ref {reference!r} names nothing; write #/$defs/NAME"))
+        except LookupError:
+            found.append((place, f"$ref {reference!r} names nothing; write #/$defs/NAME"))
     if found:
         return found
     try:
         inlined(schema)
+    except ValueError as error:
+        return [((), str(error))]
+    except RecursionError:
+        return [((), "is nested too deeply once its references ($ref) are written out")]
+    try:
         jsonschema_rs.Draft202012Validator(schema, validate_formats=True, offline=True)
-    except (ValueError, jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError) as error:
-        return [((), getattr(error, "message", None) or str(error))]
+    except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError) as error:
+        keyword = [key for key in getattr(error, "instance_path", ()) if key in _KEYWORDS][-1:]
+        said = getattr(error, "message", None) or str(error)
+        return [((), f"{''.join(f'the keyword {key}: ' for key in keyword)}{said[:300]}")]
+    except ValueError:
+        return [((), "is nested too deeply")]
     return []
 
 
-def inlined(schema: dict[str, Any]) -> dict[str, Any]:
+@lru_cache(maxsize=4096)
+def _near(key: str) -> str:
+    """The keyword that a misspelt one may be meant for; empty if there is none."""
+    return "".join(difflib.get_close_matches(key, _KEYWORDS, 1, 0.85))
+
+
+def inlined(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The same schema with every `$ref` written out.
 
     Raises:
@@ -171,7 +283,7 @@ def inlined(schema: dict[str, Any]) -> dict[str, Any]:
     def written(part: Any, above: tuple[str, ...]) -> Any:
         left[0] -= 1
         if left[0] < 0:
-            raise ValueError(f"has over {MAX_PARTS:,} parts once its references are written out")
+            raise ValueError(f"has over {MAX_PARTS:,} parts once its references ($ref) are written out")
         if not isinstance(part, dict):
             return part
         result: dict[str, Any] = {}
@@ -191,12 +303,13 @@ def inlined(schema: dict[str, Any]) -> dict[str, Any]:
             return result
         if reference in above:
             raise ValueError(f"contains itself without end through $ref {reference!r}")
-        named = written(_target(schema, reference), (*above, reference))
+        named = written(target(schema, reference), (*above, reference))
         if not isinstance(named, dict):  # true or false
             named = {} if named else {"not": {}}
         if set(result) <= _NOTES:
             return {**named, **result}
-        return {"allOf": [named, result]}
+        # Beside, not around: what is unevaluated counts over both.
+        return {**result, "allOf": [named, *result.get("allOf", ())]}
 
     result = written(schema, ("#",))
     assert isinstance(result, dict)
@@ -204,11 +317,15 @@ def inlined(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def bounded(schema: Any) -> dict[str, Any]:
-    """A schema for a constraint: what fits it fits the given one, and is of limited length.
+    """A schema for a constraint: what fits it fits the given one as far as a backend can see to that, and is
+    of limited length.
+
+    No backend holds a model to the keywords that `unenforced` names, so these are left out: a completion
+    that breaks one is refused when it is validated.
 
     A small model that is free to go on often never closes a string or a list, and a completion that is
     cut off is lost.  So, where the schema sets no limit: strings get `MAX_STRING` characters, lists
-    `MAX_ITEMS` items, integers `MAX_INTEGER`, objects only the properties that are named, and a value
+    `MAX_ITEMS` items, integers `MAX_INTEGER`, objects only those properties that are named, and a value
     that may be anything becomes a scalar.  Completions are validated against the schema as it was given.
     The digits of a number behind its point are not limited (no backend but llguidance could).
 
@@ -218,18 +335,42 @@ def bounded(schema: Any) -> dict[str, Any]:
     return _bounded(schema, closed=True)
 
 
-def call_schema(tools: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """The bounded schema of one call `{name, arguments}` of one of the tools (name → parameters)."""
+def unenforced(schema: Any) -> list[tuple[Path, str]]:
+    """The keywords of a schema that no backend enforces while decoding, each with its path.
+
+    Args:
+        schema: without references, see `inlined`.
+    """
+    return [((*path, key), key) for path, part in subschemas(schema) for key in _beyond(part)]
+
+
+def call_schema(tools: Mapping[str, Mapping[str, Any]], key: str = "arguments") -> dict[str, Any]:
+    """The bounded schema of one call `{name, arguments}` of one of the tools (name → parameters).
+
+    Args:
+        key: what the wire format calls the arguments.
+    """
     calls: list[dict[str, Any]] = [
         {
             "type": "object",
-            "properties": {"name": {"const": name}, "arguments": bounded(inlined(parameters))},
-            "required": ["name", "arguments"],
+            "properties": {"name": {"const": name}, key: bounded(inlined(dict(parameters)))},
+            "required": ["name", key],
             "additionalProperties": False,
         }
         for name, parameters in tools.items()
     ]
     return calls[0] if len(calls) == 1 else {"anyOf": calls}
+
+
+def is_expression(text: str) -> bool:
+    """Whether the validator reads a text as a regular expression."""
+    import jsonschema_rs
+
+    try:
+        jsonschema_rs.Draft202012Validator({"pattern": text})
+    except (jsonschema_rs.ValidationError, ValueError):
+        return False
+    return True
 
 
 def types(schema: Any) -> frozenset[str]:
@@ -251,15 +392,27 @@ def width(pattern: str) -> tuple[int, int]:
     return int(least), int(most)
 
 
-def _target(schema: dict[str, Any], reference: str) -> Any:
-    """What `#/a/b/0` names; LookupError if nothing."""
-    if reference in ("#", "#/"):
+def target(schema: Mapping[str, Any], reference: str) -> Any:
+    """The schema that `#`, `#/a/b/0`, `#anchor` or the schema's own `$id` names.
+
+    Raises:
+        ValueError: it leads out of the schema.
+        LookupError: it names nothing.
+    """
+    base, _, fragment = reference.partition("#")
+    if base and base != str(schema.get("$id", schema.get("id", ""))).rstrip("#"):
+        raise ValueError(reference)
+    fragment = unquote(fragment)
+    if fragment in ("", "/"):
         return schema
-    if not reference.startswith("#/"):
+    if not fragment.startswith("/"):
+        for _, part in subschemas(schema):
+            if fragment in (part.get("$anchor"), part.get("$dynamicAnchor")):
+                return part
         raise LookupError(reference)
     found: Any = schema
-    for part in reference[2:].split("/"):
-        key = part.replace("~1", "/").replace("~0", "~")
+    for step in fragment[1:].split("/"):
+        key = step.replace("~1", "/").replace("~0", "~")
         if isinstance(found, list) and key.isdecimal():
             found = found[int(key)]
         elif isinstance(found, dict):
@@ -271,34 +424,91 @@ def _target(schema: dict[str, Any], reference: str) -> Any:
     return found
 
 
+def _beyond(part: dict[str, Any]) -> list[str]:
+    """The keywords of one schema that no backend enforces."""
+    found = [key for key in part if key in _UNENFORCED]
+    if "oneOf" in part and not _apart(part["oneOf"]):
+        found.append("oneOf")
+    if "pattern" in part and _LOOKS.search(part["pattern"]):
+        found.append("pattern")
+    if part.get("format") in _ASSERTED and part["format"] not in _ENFORCED:
+        found.append("format")
+    if set(part.get("properties", ())) - set(part.get("required", ())):
+        # Which of the optional properties come would have to be counted.
+        found += [key for key in ("minProperties", "maxProperties") if key in part]
+    return found
+
+
+def _apart(branches: list[Any]) -> bool:
+    """Whether no value fits two of the branches, because they name other values, or other types."""
+    if not all(isinstance(branch, dict) for branch in branches):
+        return False
+    listed = [[one["const"]] if "const" in one else one.get("enum") for one in branches]
+    if any(values is None for values in listed):
+        named = [kind for one in branches for kind in types(one)]
+        both = {"integer", "number"} <= {*named}  # an integer is a number
+        return all(map(types, branches)) and len(named) == len(set(named)) and not both
+    texts = [json.dumps(value) for values in listed for value in values or ()]
+    return len(texts) == len(set(texts))
+
+
 def _bounded(schema: Any, *, closed: bool) -> dict[str, Any]:
     if schema is False:
         return {"not": {}}
     if schema is True or not set(schema) - _NOTES:
         return _SCALAR
-    part = _merged({key: value for key, value in schema.items() if key not in _NOTES})
+    beyond = set(_beyond(schema))
+    part = _merged({key: value for key, value in schema.items() if key not in _NOTES | (beyond - {"oneOf"})})
+    if "oneOf" in beyond:
+        either = {"anyOf": part.pop("oneOf")}
+        part = {**part, "allOf": [*part.get("allOf", ()), either]} if "anyOf" in part else {**part, **either}
     named = types(part)
     if "enum" in part or "const" in part:
         return part
+    if "format" in part:
+        part["format"] = _STRICTER.get(part["format"], part["format"])
+        if part["format"] not in _ASSERTED:
+            del part["format"]
+    if "pattern" in part:
+        part["pattern"] = _brackets_escaped(part["pattern"])
     is_object = "properties" in part or "object" in named
     for key, value in list(part.items()):
+        if key in _COUNTS and isinstance(value, float):
+            part[key] = int(value)  # JSON Schema lets a count be 1.0
         if key in ("items", "additionalProperties") and value is not False:
             part[key] = _bounded(value, closed=True)
         elif key in ("properties", "patternProperties"):
-            part[key] = {name: _bounded(inner, closed=True) for name, inner in value.items()}
+            # What may not be there is not, because the object is closed.
+            written = _brackets_escaped if key == "patternProperties" else str
+            part[key] = {
+                written(name): _bounded(inner, closed=True)
+                for name, inner in value.items()
+                if inner is not False
+            }
         elif key == "prefixItems":
             part[key] = [_bounded(inner, closed=True) for inner in value]
         elif key in ("anyOf", "oneOf", "allOf"):
             # A branch that only adds to an object must not shut out the object's own properties.
-            alone = key != "allOf" and not is_object
+            alone = key != "allOf" and "properties" not in part
             part[key] = [
-                _bounded(inner, closed=closed and alone) if inner is not True else inner for inner in value
+                _bounded(inner, closed=closed and alone) if inner is not True else inner
+                for inner in value
+                if inner is not False or key == "allOf"
             ]
     if is_object and closed:
+        more = schema.get("additionalProperties", True)
+        if more is not False and "properties" in part and "patternProperties" not in part:
+            # What is required and not described; many people forget to.
+            names = [name for name in part.get("required", ()) if name not in part["properties"]]
+            part["properties"] |= {name: _bounded(more, closed=True) for name in names}
+        composed = not part.keys().isdisjoint(("allOf", "anyOf", "oneOf"))
         free = "properties" not in part and "patternProperties" not in part
-        if schema.get("additionalProperties", True) is True and not ("allOf" in part and free):
+        if schema.get("additionalProperties", True) is True and not (composed and free):
             part["additionalProperties"] = _SCALAR if free else False
-        if part.get("additionalProperties") not in (None, False):
+        optional = set(part.get("properties", ())) - set(part.get("required", ()))
+        if optional and set(part.get("required", ())) <= set(part["properties"]):
+            part["additionalProperties"] = False  # no backend can count those that are not named here
+        elif part.get("additionalProperties") not in (None, False):
             part.setdefault("maxProperties", max(MAX_ITEMS, part.get("minProperties", 0)))
     if "string" in named and "maxLength" not in part:
         needed = part.get("minLength", 0)
@@ -317,6 +527,18 @@ def _bounded(schema: Any, *, closed: bool) -> dict[str, Any]:
         if high is None:
             part["maximum"] = max(MAX_INTEGER, MAX_INTEGER if low is None else low + MAX_INTEGER)
     return part
+
+
+def _brackets_escaped(expression: str) -> str:
+    """The same expression with each [ inside square brackets escaped: to backends it would begin a set."""
+    result, inside = "", False
+    for piece in re.findall(r"\\.|.", expression, re.DOTALL):
+        if inside and piece == "[":
+            piece = r"\["
+        elif piece in "[]":
+            inside = piece == "["
+        result += piece
+    return result
 
 
 def _merged(schema: dict[str, Any]) -> dict[str, Any]:

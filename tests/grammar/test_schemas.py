@@ -1,12 +1,17 @@
+import jsonschema_rs
 import pytest
 
+from synthspec.grammar.constraint import Constraint, Json, problem
 from synthspec.grammar.schemas import (
     MAX_ITEMS,
     MAX_STRING,
     bounded,
     call_schema,
     inlined,
+    parts_of,
     schema_mistakes,
+    target,
+    unenforced,
     width,
 )
 
@@ -26,7 +31,17 @@ def told(schema):
         ({"$dynamicRef": "#a"}, "$dynamicRef is not supported"),
         ({"$defs": {"t": {"items": {"$ref": "#/$defs/t"}}}, "$ref": "#/$defs/t"}, "contains itself"),
         ({"properties": {"a": {"$ref": "#"}}}, "contains itself"),
-        ({"properties": {"a": {"pattern": "["}}}, "regex"),
+        ({"properties": {"a": {"pattern": "["}}}, "the keyword pattern"),
+        (
+            {"properties": {"a": {"minimum": 3, "exclusiveMinimum": True}}},
+            "write the limit itself as exclusiveM",
+        ),
+        (
+            {"items": [{"type": "string"}]},
+            "items: this items is of an older draft of JSON Schema; write prefixItems",
+        ),
+        ({"dependencies": {"a": ["b"]}}, "write dependentRequired or dependentSchemas"),
+        ({"properties": {"a": {"required": True}}}, "list the property in required of the object"),
     ],
 )
 def test_mistakes_say_where_and_what(schema, words):
@@ -49,7 +64,36 @@ def test_good_schemas_have_none(schema):
 
 def test_a_schema_that_unfolds_without_bound_is_refused_quickly():
     defs = {f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 10} for i in range(12)}
-    assert "20,000 parts" in told({"$defs": {**defs, "d12": {"type": "string"}}, "$ref": "#/$defs/d0"})
+    assert "5,000 parts" in told({"$defs": {**defs, "d12": {"type": "string"}}, "$ref": "#/$defs/d0"})
+
+
+def test_deep_schemas_and_long_chains_of_references_are_refused():
+    deep = {"type": "string"}
+    for _ in range(400):
+        deep = {"items": deep}
+    assert "nested too deeply" in told(deep)
+    chain = {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(3000)}
+    assert "($ref)" in told({"$ref": "#/$defs/d0", "$defs": {**chain, "d3000": {}}})
+
+
+def test_a_reference_names_a_place_an_anchor_or_the_schema_itself():
+    schema = {"$id": "http://x.org/s", "$defs": {"a%/~b": {"$anchor": "here", "type": "string"}}}
+    inner = schema["$defs"]["a%/~b"]
+    for reference in ("#/$defs/a%25~1~0b", "#here", "http://x.org/s#here"):
+        assert target(schema, reference) is inner
+    assert target(schema, "#") is schema
+
+
+def test_what_is_unevaluated_counts_over_a_reference_and_what_stands_beside_it():
+    schema = {
+        "$defs": {"a": {"properties": {"x": {}}}},
+        "$ref": "#/$defs/a",
+        "properties": {"y": {}},
+        "unevaluatedProperties": False,
+    }
+    validator = jsonschema_rs.Draft202012Validator(inlined(schema))
+    assert validator.is_valid({"x": 1, "y": 2})
+    assert not validator.is_valid({"x": 1, "z": 2})
 
 
 def test_references_are_written_out():
@@ -95,6 +139,95 @@ def test_what_has_no_bound_gets_one_and_what_has_keeps_it():
     assert inner["n"]["minimum"] == 5
     assert inner["n"]["maximum"] > 5
     assert inner["maybe"]["maxLength"] == MAX_STRING
+
+
+def test_what_no_backend_enforces_is_left_out_and_named():
+    schema = {
+        "type": "object",
+        "properties": {
+            "list": {
+                "type": "array",
+                "items": {"type": "integer"},
+                "uniqueItems": True,
+                "contains": {"const": 1},
+            },
+            "word": {"type": "string", "pattern": "^(?!x)[a-z]+$"},
+            "link": {"type": "string", "format": "json-pointer"},
+            "phone": {"type": "string", "format": "phone"},
+        },
+        "minProperties": 2,
+        "if": {"required": ["list"]},
+        "then": {"required": ["word"]},
+        "oneOf": [{"required": ["list"]}, {"required": ["word"]}],
+    }
+    named = {".".join(map(str, path)) for path, _ in unenforced(schema)}
+    assert named == {
+        "if", "then", "oneOf", "minProperties", "properties.list.uniqueItems", "properties.list.contains",
+        "properties.word.pattern", "properties.link.format",
+    }  # fmt: skip
+    left = bounded(schema)
+    assert left["anyOf"] == schema["oneOf"]
+    assert not {"if", "then", "oneOf", "minProperties"} & set(left)
+    assert set(left["properties"]["list"]) == {"type", "items", "maxItems"}
+    assert set(left["properties"]["word"]) == set(left["properties"]["phone"]) == {"type", "maxLength"}
+    assert problem(Constraint(Json(left))) is None
+
+
+@pytest.mark.parametrize(
+    ("branches", "apart"),
+    [
+        ([{"const": 1}, {"enum": [2, "1"]}], True),
+        ([{"const": 1}, {"enum": [1, 2]}], False),
+        ([{"type": "string"}, {"type": ["integer", "null"]}], True),
+        ([{"type": "number"}, {"type": "integer"}], False),
+        ([{"type": "string"}, {}], False),
+        ([True, {"type": "string"}], False),
+    ],
+)
+def test_one_of_is_enforced_where_its_branches_are_apart(branches, apart):
+    assert bool(unenforced({"oneOf": branches})) != apart
+
+
+def test_formats_that_backends_do_not_know_become_stricter_ones():
+    assert bounded({"type": "string", "format": "iri"})["format"] == "uri"
+
+
+def test_brackets_inside_brackets_mean_to_backends_what_they_mean_to_json_schema():
+    text = {"type": "string", "pattern": r"^[^[\]]+[[]\[$"}
+    left = bounded({"properties": {"a": text}, "patternProperties": {"^[[]": text}})
+    assert left["properties"]["a"]["pattern"] == r"^[^\[\]]+[\[]\[$"
+    assert list(left["patternProperties"]) == [r"^[\[]"]
+    assert problem(Constraint(Json(left))) is None
+
+
+def test_an_object_with_optional_properties_is_closed():
+    open_map = {"type": "object", "additionalProperties": {"type": "integer"}}
+    assert bounded(open_map)["additionalProperties"]["type"] == "integer"
+    assert bounded({**open_map, "properties": {"a": {}}})["additionalProperties"] is False
+    assert bounded({"type": "object", "properties": {"a": False, "b": {}}})["properties"].keys() == {"b"}
+
+
+def test_what_is_required_and_not_described_may_be_written():
+    schema = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a", "b"]}
+    assert problem(Constraint(Json(bounded(schema)))) is None
+    assert list(bounded(schema)["properties"]) == ["a", "b"]
+    assert schema["properties"] == {"a": {"const": 1}}
+    assert list(bounded({**schema, "additionalProperties": False})["properties"]) == ["a"]
+
+
+def test_an_object_of_closed_branches_is_not_opened():
+    branch = {
+        "type": "object",
+        "properties": {"a": {"const": 1}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    assert "additionalProperties" not in bounded({"type": "object", "oneOf": [branch]})
+
+
+def test_parts_stand_right_inside():
+    schema = {"items": {"not": {}}, "anyOf": [True], "properties": {"a": {}}, "const": {"items": {}}}
+    assert [path for path, _ in parts_of(schema)] == [("items",), ("anyOf", 0), ("properties", "a")]
 
 
 def test_bounding_leaves_the_given_schema_as_it_is():
