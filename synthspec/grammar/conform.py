@@ -10,12 +10,15 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jsonschema_rs
-from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+from llguidance import LLMatcher
 
-from synthspec.grammar import wire
-from synthspec.grammar.constraint import Constraint
-from synthspec.grammar.tokens import split_end, token_table
+from synthspec.grammar import wire, written
+from synthspec.grammar.bytewise import byte_matcher
+from synthspec.grammar.constraint import Constraint, Json
+from synthspec.grammar.tokens import TokenTable, split_end, token_table
+from synthspec.grammar.wire.answer import Answer, Calls
 from synthspec.grammar.wire.jsontext import scan
+from synthspec.grammar.wire.reader import Range, read
 
 if TYPE_CHECKING:
     from synthspec.grammar.model import Grammar
@@ -23,8 +26,8 @@ if TYPE_CHECKING:
 MAX_REASON = 200  # characters
 
 # What a byte is; of a token's bytes the largest decides what the token is.
-_FORCED, _STRUCTURE, _VALUE = 0, 1, 2  # new bytes are 0: forced
-_KINDS = ("forced", "structure", "value")
+_FORCED, _STRUCTURE, _FREE, _VALUE = 0, 1, 2, 3  # new bytes are 0: forced
+_KINDS = ("forced", "structure", "free", "value")
 
 
 class Span(NamedTuple):
@@ -85,33 +88,48 @@ def judge(
     table = token_table(tokenizer)
     if not all(0 <= token < len(table.bytes_of) for token in ids):
         return Verdict("error", reason="it holds a token id that the tokenizer does not have")
-    text_ids, _ = split_end(ids, table)
+    own = _own_tokens((grammar and grammar.wire_format) or "", table)
+    text_ids, _ = split_end(ids, table, own)
     if grammar is None:
         if request["purpose"] == "replay" and (reason := _degenerate(text_ids)):
             return Verdict("degenerate", reason=reason)
         return Verdict("kept", tuple(label(None, ids, tokenizer)))
     if finish_reason == "length":
         return Verdict("truncated", reason=f"it was not finished after {len(ids)} tokens")
-    if not table.special.isdisjoint(text_ids):
+    if not (table.special - own).isdisjoint(text_ids):
         return Verdict("invalid", reason="it holds a special token before its end")
     try:
-        value = wire.parse(grammar, b"".join(table.bytes_of[token] for token in text_ids).decode())
+        text = b"".join(table.bytes_of[token] for token in text_ids).decode()
     except UnicodeDecodeError:
         return Verdict("invalid", reason="it is not UTF-8")
-    except ValueError as error:
-        return Verdict("invalid", reason=str(error)[:MAX_REASON])
-    if wrong := violation(grammar, value):
-        return Verdict("invalid", reason=wrong)
+    verdict = judge_text(grammar, text)
+    if verdict.state != "kept":
+        return verdict
     constraint = request.get("constraint") or grammar.constraint.to_json()
     return Verdict("kept", tuple(label(constraint, ids, tokenizer)))
+
+
+def judge_text(grammar: Grammar, text: str) -> Verdict:
+    """Whether a finished text is what a grammar says; kept or invalid, without spans."""
+    try:
+        value = wire.parse(grammar, text)
+        wrong = violation(grammar, value)
+    except (UnicodeError, SyntaxError):
+        return Verdict("invalid", reason="it holds a text or number that cannot be read")
+    except RecursionError:
+        return Verdict("invalid", reason="it is nested too deeply")
+    except ValueError as error:
+        return Verdict("invalid", reason=str(error)[:MAX_REASON])
+    return Verdict("invalid", reason=wrong) if wrong else Verdict("kept")
 
 
 def label(constraint: str | None, ids: Sequence[int], tokenizer: Any) -> list[Span]:
     """What each token of a completion is, also of one that was cut off; the spans partition it.
 
     Decided on bytes: a token that holds a byte of a value is `value`, else one with a byte where the
-    constraint allows more than one to follow `structure`, else `forced`.  End tokens are `forced`, and
-    so is a value that the constraint forces from its first byte to its last.
+    constraint allows more than one to follow `free`, where it stands in plain text, or `structure`, else
+    `forced`.  End tokens are `forced`, and so is a value that the constraint forces from its first byte to
+    its last.
 
     Args:
         constraint: JSON of a `Constraint`; None: everything is `free`.
@@ -121,11 +139,15 @@ def label(constraint: str | None, ids: Sequence[int], tokenizer: Any) -> list[Sp
     if constraint is None:
         return [Span("free", 0, len(ids))] if ids else []
     table = token_table(tokenizer)
-    text_ids, end_ids = split_end(ids, table)
+    held = _constraint(constraint)
+    text_ids, end_ids = split_end(ids, table, _own_tokens(held.wire_format, table))
     pieces = [table.bytes_of[token] for token in text_ids]
     text = b"".join(pieces)
     kinds = _byte_kinds(text, constraint)
-    for start, end in _values(text, Constraint.from_json(constraint)):
+    free, values = _places(text, held)
+    for start, end in free:
+        kinds[start:end] = bytes(kind and _FREE for kind in kinds[start:end])
+    for start, end in values:
         if any(kinds[start:end]):
             kinds[start:end] = bytes([_VALUE]) * (end - start)
     ends = accumulate(len(piece) for piece in pieces)
@@ -142,24 +164,57 @@ def label(constraint: str | None, ids: Sequence[int], tokenizer: Any) -> list[Sp
 
 
 def violation(grammar: Grammar, value: Any) -> str | None:
-    """Why a parsed value is not what the grammar says (one call, several, or an object); None if it is.
+    """Why a parsed value is not what the grammar says; None if it is.
 
     JSON Schema draft 2020-12, formats asserted.  The reason names places and keywords, never values.
+
+    Args:
+        value: a text, an extraction's value, an `Answer`, one call {name, arguments}, or a list of calls.
     """
-    validators = _validators(grammar)
+    if grammar.written is not None:
+        return written.problem(grammar.written, value)
     if grammar.kind == "extraction":
-        return _first_error(validators[""], value, "")
-    calls = value if isinstance(value, list) else [value]
-    if len(calls) != 1:
-        return f"there are {len(calls)} calls where one is asked for"
-    for call in calls:
-        if not isinstance(call, dict) or set(call) != {"name", "arguments"}:
+        return _first_error(_validators(grammar)[""], value, "")
+    if not isinstance(value, Answer):
+        calls = value if isinstance(value, list) else [value]
+        if not all(_is_call(call) for call in calls):
             return "a call is an object of name and arguments, and nothing else"
-        if not isinstance(call["name"], str) or call["name"] not in validators:
+        value = wire.answer_of(calls)
+    return miscounted(value, wire.calls_of(grammar)) or unfit(grammar, value)
+
+
+def unfit(grammar: Grammar, value: Any) -> str | None:
+    """The same of a value with any number of calls, such as an earlier turn."""
+    if not isinstance(value, Answer):
+        return violation(grammar, value)
+    validators = _validators(grammar)
+    for call in value.calls:
+        if call.name not in validators:
             return "it calls a tool that the grammar does not have"
-        if wrong := _first_error(validators[call["name"]], call["arguments"], f"{call['name']}.arguments"):
+        if wrong := _first_error(validators[call.name], call.arguments, f"{call.name}.arguments"):
             return wrong
     return None
+
+
+def _is_call(value: Any) -> bool:
+    return isinstance(value, dict) and set(value) == {"name", "arguments"} and isinstance(value["name"], str)
+
+
+def miscounted(answer: Answer, calls: Calls) -> str | None:
+    """Why an answer has not as many calls, or as little plain text, as is asked for; None if it has."""
+    count = len(answer.calls)
+    if answer.text and calls.text == "none":
+        return "there is plain text where only calls are asked for"
+    if count >= calls.least and (calls.most is None or count <= calls.most):
+        return None
+    if calls.least == calls.most:
+        asked = "one is" if calls.least == 1 else f"{calls.least} are"
+    elif calls.most is None:
+        asked = f"at least {calls.least} are"
+    else:
+        asked = f"{calls.least} to {calls.most} are"
+    told = "is 1 call" if count == 1 else f"are {count or 'no'} calls"
+    return f"there {told} where {asked} asked for"
 
 
 _VALIDATORS: dict[str, dict[str, Any]] = {}
@@ -184,7 +239,10 @@ def _first_error(validator: Any, value: Any, place: str) -> str | None:
     if validator.is_valid(value):
         return None
     error = next(iter(validator.iter_errors(value)))
-    where = ".".join([*([place] if place else []), *map(str, error.instance_path)]) or "the value"
+    # A key that the schema does not name is somebody's value.
+    known = set(map(str, error.schema_path))
+    path = [str(step) if isinstance(step, int) or step in known else "*" for step in error.instance_path]
+    where = ".".join([*([place] if place else []), *path]) or "the value"
     if error.kind.name == "required":
         return f"{where} has no {error.kind.property}, which is required"[:MAX_REASON]
     return f"{where} breaks the keyword {error.kind.name}"[:MAX_REASON]
@@ -204,12 +262,35 @@ def _degenerate(ids: Sequence[int]) -> str | None:
     return None
 
 
-def _values(text: bytes, constraint: Constraint) -> list[tuple[int, int]]:
-    """Where users' values stand, as [start, end) in bytes."""
-    begin = constraint.begin.encode()
-    # An engine may have put other spaces before the value than the constraint does.
-    start = len(begin) if text.startswith(begin) else text.find(b"{")
-    return scan(text, start, frozenset(constraint.own)) if start >= 0 else []
+@lru_cache(maxsize=64)
+def _own_tokens(wire_format: str, table: TokenTable) -> frozenset[int]:
+    """The special tokens that a wire format writes itself."""
+    tags = wire.FORMATS[wire_format].TAGS if wire_format else ()
+    return frozenset(token for token in table.special if table.bytes_of[token].decode(errors="replace") in tags)
+
+
+def _places(text: bytes, constraint: Constraint) -> tuple[list[Range], list[Range]]:
+    """Where plain text and where users' values stand, as [start, end) in bytes."""
+    # A character that is cut off keeps its bytes.
+    told = text.decode(errors="surrogateescape")
+    free: Sequence[Range] = ()
+    values: Sequence[Range] = ()
+    if constraint.wire_format:
+        reading = read(wire.FORMATS[constraint.wire_format], told, constraint.tools)
+        free, values = reading.free, reading.values
+    elif constraint.written is not None:
+        values = written.values(constraint.written, told)
+    elif isinstance(constraint.part, Json):
+        values = scan(told, 0)
+    if len(told) == len(text):
+        return list(free), list(values)
+    at = [0, *accumulate(len(one.encode(errors="surrogateescape")) for one in told)]
+    return [(at[start], at[end]) for start, end in free], [(at[start], at[end]) for start, end in values]
+
+
+@lru_cache(maxsize=1024)
+def _constraint(constraint: str) -> Constraint:
+    return Constraint.from_json(constraint)
 
 
 def _byte_kinds(text: bytes, constraint: str) -> bytearray:
@@ -236,25 +317,4 @@ def _byte_kinds(text: bytes, constraint: str) -> bytearray:
 
 @lru_cache(maxsize=1024)
 def _byte_matcher(constraint: str) -> LLMatcher:
-    """The constraint over single bytes: what it forces does not depend on any tokenizer."""
-    matcher = LLMatcher(_byte_tokenizer(), Constraint.from_json(constraint).lark(), log_level=0)
-    if matcher.is_error():
-        raise ValueError(matcher.get_error())
-    return matcher
-
-
-class _Bytes:
-    """A vocabulary of the 256 bytes and an end token, in the form that llguidance wants."""
-
-    eos_token_id = 256
-    bos_token_id = None
-    tokens = (*(bytes([byte]) for byte in range(256)), b"<end>")
-    special_token_ids = (256,)
-
-    def __call__(self, text: bytes) -> list[int]:
-        return list(text)
-
-
-@lru_cache(maxsize=1)
-def _byte_tokenizer() -> LLTokenizer:
-    return LLTokenizer(TokenizerWrapper(_Bytes()), slices=[])
+    return byte_matcher(_constraint(constraint).lark())

@@ -1,76 +1,184 @@
-"""What a completion is held to while it is decoded, and the engines' ways to say it."""
+"""What a completion is held to while it is decoded, whatever engine decodes it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
     from torch import Tensor
 
-# `{"a": 1, "b": 2}`: the spaces that models trained on Python's json.dumps write.
-_SPACES = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+@dataclass(frozen=True)
+class Text:
+    """A fixed text; the names of special tokens in it stand for the tokens, where a tokenizer has them."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Json:
+    """A JSON value of a schema without references; properties come in the order written."""
+
+    schema: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Regex:
+    """A text that a regular expression matches from its beginning to its end."""
+
+    pattern: str
+
+
+@dataclass(frozen=True)
+class Free:
+    """Text of one's own, up to what follows it.
+
+    Args:
+        without: texts that it does not hold; what follows, if anything does, begins with one of them.
+        least, most: number of characters; most None: no limit.
+        pattern: a regular expression that it also matches from its beginning to its end.
+    """
+
+    without: tuple[str, ...]
+    least: int = 0
+    most: int | None = None
+    pattern: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Parts one after the other."""
+
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of some parts."""
+
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """A part again and again.
+
+    Args:
+        least, most: how often; most None: no limit.
+        between: a text between two of them.
+    """
+
+    part: Part
+    least: int = 0
+    most: int | None = None
+    between: str = ""
+
+
+@dataclass(frozen=True)
+class Ebnf:
+    """A person's own grammar, in the EBNF of llama.cpp that engines share; its first rule is `root`."""
+
+    grammar: str
+
+
+Part = Text | Json | Regex | Free | Row | Choice | Repeat | Ebnf
 
 
 @dataclass(frozen=True)
 class Constraint:
-    """A JSON value between two fixed texts, independent of any engine.
+    """What a whole completion must be.
 
     Args:
-        begin: the text before the value.
-        schema: JSON Schema of the value, without references; its properties come in the order written.
-        end: the text behind it.
-        own: keys of the outermost object whose values are the wire format's own and never a user's, such
-            as the name of a tool.
+        part: its text.
+        wire_format: how tool calls are written in it; empty where it holds none.
+        tools: schemas of the arguments by the tool's name, where reading the calls needs them.
+        written: for code and text, the `Written` of its grammar as JSON, which tells where values stand.
     """
 
-    begin: str
-    schema: dict[str, Any]
-    end: str
-    own: tuple[str, ...] = ()
+    part: Part
+    wire_format: str = ""
+    tools: dict[str, dict[str, Any]] = field(default_factory=dict)
+    written: dict[str, Any] | None = None
 
     def to_json(self) -> str:
         # Keys keep their order, because the order of properties is part of the constraint.
-        parts = {"begin": self.begin, "schema": self.schema, "end": self.end, "own": self.own}
-        return json.dumps(parts, ensure_ascii=False)
+        whole = {"part": _plain(self.part), "wire_format": self.wire_format, "tools": self.tools}
+        if self.written is not None:
+            whole["written"] = self.written
+        return json.dumps(whole, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> Constraint:
-        parts = json.loads(text)
-        return cls(parts["begin"], parts["schema"], parts["end"], tuple(parts["own"]))
+        whole = json.loads(text)
+        return cls(_part(whole["part"]), whole["wire_format"], whole["tools"], whole.get("written"))
 
-    def lark(self) -> str:
-        """The constraint as a grammar for llguidance."""
-        schema = json.dumps({**self.schema, "x-guidance": _SPACES})
-        parts = [_literal(self.begin), "body", _literal(self.end)]
-        return f"%llguidance {{}}\nstart: {' '.join(filter(None, parts))}\nbody: %json {schema}\n"
+    def lark(self, special: Mapping[str, int] | None = None) -> str:
+        """The constraint for llguidance.
+
+        Args:
+            special: ids of the tokenizer's special tokens by their text.
+        """
+        from synthspec.grammar.engines import lark
+
+        return lark(self.part, special or {})
 
     def sglang(self) -> dict[str, str]:
-        """The constraint as sampling parameters of SGLang 0.5.23 (its default backend, xgrammar).
+        """The constraint as sampling parameters of SGLang 0.5.23 (its default backend, xgrammar)."""
+        from synthspec.grammar.engines import sglang
 
-        Inside a bare `json_schema` the server decides about spaces: start it with
-        `--constrained-json-disable-any-whitespace` to get those of `lark`.  A `structural_tag` allows
-        none or one at a time, so that a model cannot fill its answer with them.
-        """
-        if not self.begin and not self.end:
-            return {"json_schema": json.dumps(self.schema)}
-        content = {"type": "json_schema", "json_schema": self.schema, "max_whitespace_cnt": 1}
-        tag = {"type": "tag", "begin": self.begin, "content": content, "end": self.end}
-        return {"structural_tag": json.dumps({"type": "structural_tag", "format": tag})}
+        return sglang(self.part)
+
+    def vllm(self) -> dict[str, Any]:
+        """The constraint as `structured_outputs` of a request to vLLM."""
+        from synthspec.grammar.engines import vllm
+
+        return vllm(self.part)
+
+
+def row(*parts: Part) -> Part:
+    """Parts one after the other: rows inside are opened, texts side by side joined, empty ones dropped."""
+    flat: list[Part] = []
+    for part in parts:
+        for one in part.parts if isinstance(part, Row) else (part,):
+            if isinstance(one, Text) and flat and isinstance(flat[-1], Text):
+                flat[-1] = Text(flat[-1].text + one.text)
+            elif one != Text(""):
+                flat.append(one)
+    return flat[0] if len(flat) == 1 else Row(tuple(flat))
+
+
+def choice(parts: Sequence[Part]) -> Part:
+    """One of some parts."""
+    return parts[0] if len(parts) == 1 else Choice(tuple(parts))
+
+
+def repeat(part: Part, least: int, most: int | None, between: str = "") -> Part:
+    """A part again and again, see `Repeat`; simply the part where it comes once."""
+    if most == 0:
+        return Text("")
+    return part if (least, most) == (1, 1) else Repeat(part, least, most, between)
+
+
+def parts_of(part: Part) -> Iterator[Part]:
+    """A part and all parts inside it."""
+    yield part
+    match part:
+        case Row(parts) | Choice(parts):
+            for inner in parts:
+                yield from parts_of(inner)
+        case Repeat(inner):
+            yield from parts_of(inner)
 
 
 def problem(constraint: Constraint) -> str | None:
     """Why llguidance cannot honour a constraint, in one line, or None if it can."""
-    from llguidance import LLMatcher
+    from synthspec.grammar.engines import unsupported
 
-    wrong, messages = LLMatcher.validate_grammar_with_warnings(constraint.lark())
-    if not wrong:
-        return None
-    first = str(messages[0]).splitlines()[0]
-    return first.partition("failed to compile JSON schema: ")[2] or first
+    return next(iter(unsupported(constraint, "llguidance")), None)
 
 
 class TokenConstraint:
@@ -117,13 +225,20 @@ class TokenConstraint:
 
     def allows(self, token: int) -> bool:
         """Whether the token may come next, as `fill` says it."""
-        if self._ended or token in self._end_ids:
-            return not self._ended and bool(self._matcher.is_accepting())
+        if self._ended:
+            return False
+        if token in self._end_ids:
+            return bool(self._matcher.is_accepting()) or self._takes(token)
         # Where the text is forced, the tokenizer's own way to cut it is the only one allowed.
         forced = self._matcher.compute_ff_tokens()
         if forced:
             return bool(token == forced[0])
         return bool(self._matcher.validate_tokens([token]) == 1)
+
+    def _takes(self, token: int) -> bool:
+        # An end token that the wire format itself writes: llguidance consumes it, but does not validate it.
+        ahead = self._matcher.deep_copy()
+        return bool(ahead.consume_token(token)) and not ahead.is_error()
 
     def rollback(self, tokens: int) -> None:
         """Take the last accepted tokens back."""
@@ -148,10 +263,11 @@ class TokenConstraints:
     """
 
     def __init__(self, tokenizer: Any, end_ids: Sequence[int] = ()) -> None:
-        from synthspec.grammar.tokens import ll_tokenizer
+        from synthspec.grammar.tokens import ll_tokenizer, special_tokens
 
         self._tokenizer: LLTokenizer = ll_tokenizer(tokenizer, tuple(end_ids))
         self._end_ids = frozenset(end_ids) or frozenset({int(tokenizer.eos_token_id)})
+        self._special = special_tokens(tokenizer)
         self._compiled: dict[str, LLMatcher] = {}
 
     def compile(self, constraint: str) -> TokenConstraint:
@@ -159,7 +275,8 @@ class TokenConstraints:
         if constraint not in self._compiled:
             from llguidance import LLMatcher
 
-            matcher = LLMatcher(self._tokenizer, Constraint.from_json(constraint).lark(), log_level=0)
+            lark = Constraint.from_json(constraint).lark(self._special)
+            matcher = LLMatcher(self._tokenizer, lark, log_level=0)
             if matcher.is_error():
                 raise ValueError(matcher.get_error())
             self._compiled[constraint] = matcher
@@ -167,5 +284,41 @@ class TokenConstraints:
         return TokenConstraint(matcher, self._end_ids, self._tokenizer.vocab_size)
 
 
-def _literal(text: str) -> str:
-    return json.dumps(text) if text else ""
+def _plain(part: Part) -> dict[str, Any]:
+    match part:
+        case Text(text):
+            return {"text": text}
+        case Json(schema):
+            return {"json": schema}
+        case Regex(pattern):
+            return {"regex": pattern}
+        case Free(without, least, most, pattern):
+            return {"free": list(without), "least": least, "most": most, "pattern": pattern}
+        case Row(parts):
+            return {"row": [_plain(inner) for inner in parts]}
+        case Choice(parts):
+            return {"choice": [_plain(inner) for inner in parts]}
+        case Repeat(inner, least, most, between):
+            return {"repeat": _plain(inner), "least": least, "most": most, "between": between}
+        case Ebnf(grammar):
+            return {"ebnf": grammar}
+
+
+def _part(plain: dict[str, Any]) -> Part:
+    match plain:
+        case {"text": text}:
+            return Text(text)
+        case {"json": schema}:
+            return Json(schema)
+        case {"regex": pattern}:
+            return Regex(pattern)
+        case {"free": without}:
+            return Free(tuple(without), plain["least"], plain["most"], plain["pattern"])
+        case {"row": parts}:
+            return Row(tuple(map(_part, parts)))
+        case {"choice": parts}:
+            return Choice(tuple(map(_part, parts)))
+        case {"repeat": inner}:
+            return Repeat(_part(inner), plain["least"], plain["most"], plain["between"])
+        case _:
+            return Ebnf(plain["ebnf"])

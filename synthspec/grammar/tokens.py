@@ -11,7 +11,7 @@ from llguidance import LLTokenizer
 from llguidance.hf import from_tokenizer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TokenTable:
     """A vocabulary as bytes.
 
@@ -38,17 +38,28 @@ def ll_tokenizer(tokenizer: Any, end_ids: tuple[int, ...] = ()) -> LLTokenizer:
     return from_tokenizer(tokenizer, None, list(end_ids) or None)
 
 
+def special_tokens(tokenizer: Any) -> dict[str, int]:
+    """The ids of a tokenizer's special tokens by their text."""
+    return {token.content: i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+
+
 @lru_cache(maxsize=8)
 def token_table(tokenizer: Any) -> TokenTable:
     """The bytes of every token of a Hugging Face fast tokenizer."""
     ll = ll_tokenizer(tokenizer)
-    special = frozenset(i for i, token in tokenizer.added_tokens_decoder.items() if token.special)
+    special = frozenset(special_tokens(tokenizer).values())
     return TokenTable(tuple(ll.decode_bytes([i]) for i in range(ll.vocab_size)), special)
 
 
-def split_end(ids: Sequence[int], table: TokenTable) -> tuple[Sequence[int], Sequence[int]]:
-    """A completion's text tokens, and the special tokens that end it."""
+def split_end(
+    ids: Sequence[int], table: TokenTable, own: frozenset[int] = frozenset()
+) -> tuple[Sequence[int], Sequence[int]]:
+    """A completion's text tokens, and the special tokens that end it.
+
+    Args:
+        own: special tokens that belong to the text, because its wire format writes them.
+    """
     length = len(ids)
-    while length and ids[length - 1] in table.special:
+    while length and ids[length - 1] in table.special and ids[length - 1] not in own:
         length -= 1
     return ids[:length], ids[length:]

@@ -4,17 +4,25 @@ import time
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from synthspec.grammar import wire
-from synthspec.grammar.conform import Span, conform, judge, label, violation
-from synthspec.grammar.constraint import Constraint, TokenConstraints
+from synthspec.grammar.conform import Span, conform, judge, label, miscounted, violation
+from synthspec.grammar.constraint import Constraint, Json, TokenConstraints
 from synthspec.grammar.tokens import token_table
+from synthspec.grammar.wire.answer import Answer, Call, Calls
+from synthspec.grammar.wire.jsontext import dumps
 from tests.grammar.conftest import OTHER, TOOL
 
 END = 2
 REQUEST = {"purpose": "grammar", "constraint": None}
+
+
+def written(value, wire_format="hermes"):
+    return wire.FORMATS[wire_format].write(wire.answer_of(value), {})
+
+
 CALL = {"name": "find_train", "arguments": {"to": "Köln", "seats": 2}}
 
 
@@ -30,7 +38,7 @@ def judged(load, tokenizer):
 
 
 def call_of(name, **arguments):
-    return wire.hermes.write({"name": name, "arguments": arguments})
+    return written({"name": name, "arguments": arguments})
 
 
 def pieces(ids, spans, tokenizer):
@@ -45,7 +53,7 @@ def partitions(spans, length):
 
 
 def test_spans_of_a_call_of_one_tool(load, tokenizer):
-    ids = [*tokenizer.encode(wire.hermes.write(CALL)), END]
+    ids = [*tokenizer.encode(written(CALL)), END]
     verdict = judge(REQUEST, ids, "stop", load(), tokenizer)
     assert verdict.state == "kept"
     assert pieces(ids, verdict.spans, tokenizer) == [
@@ -61,7 +69,7 @@ def test_spans_of_a_call_of_one_tool(load, tokenizer):
 
 def test_the_name_of_one_of_several_tools_is_structure_where_it_is_open(load, tokenizer):
     grammar = load(tools=[TOOL, OTHER])
-    ids = [*tokenizer.encode(wire.hermes.write({"name": "find_bus", "arguments": {"to": "A"}})), END]
+    ids = [*tokenizer.encode(written({"name": "find_bus", "arguments": {"to": "A"}})), END]
     verdict = judge(REQUEST, ids, "stop", grammar, tokenizer)
     found = pieces(ids, verdict.spans, tokenizer)
     assert found[:3] == [
@@ -94,7 +102,7 @@ def test_choices_are_values_and_constants_are_forced(extraction, tokenizer):
 
 def test_an_empty_string_has_no_value_but_a_choice(load, tokenizer):
     ids = [
-        *tokenizer.encode(wire.hermes.write({"name": "find_train", "arguments": {"to": "", "seats": 2}})),
+        *tokenizer.encode(written({"name": "find_train", "arguments": {"to": "", "seats": 2}})),
         END,
     ]
     found = pieces(ids, judge(REQUEST, ids, "stop", load(), tokenizer).spans, tokenizer)
@@ -110,7 +118,7 @@ texts = st.text(st.characters(exclude_categories=["Cs", "Cc"], max_codepoint=LAS
 def test_spans_partition_and_hold_the_values(tokenizer, to, via, wire_format):
     arguments = {"to": to, "seats": 3, "via": via}
     constraint = _constraint(wire_format)
-    text = wire.FORMATS[wire_format].write({"name": "find_train", "arguments": arguments})
+    text = written({"name": "find_train", "arguments": arguments}, wire_format)
     ids = [*tokenizer.encode(text), END]
     spans = label(constraint, ids, tokenizer)
     assert partitions(spans, len(ids))
@@ -119,7 +127,7 @@ def test_spans_partition_and_hold_the_values(tokenizer, to, via, wire_format):
     data = text.encode()
     values, at = set(), data.index(b'"arguments"') + len(b'"arguments"')
     for key, one in (("to", to), ("seats", 3), *(("", one) for one in via)):
-        raw = wire.json.write(one).encode()
+        raw = dumps(one).encode()
         if key:  # what separates key and value may look like a value
             at = data.index(f'"{key}":'.encode(), at) + len(f'"{key}":')
         at = data.index(raw, at)
@@ -190,20 +198,20 @@ def test_a_text_outside_of_the_constraint_is_judged_by_the_schema(judged, load, 
     assert found[0][0] == "forced"
     assert [text for kind, text in found if kind == "value"] == ["Bonn", "2"]
     # A string longer than the constraint's bound is production's, if not ours.
-    long = wire.hermes.write({"name": "find_train", "arguments": {"to": "long " * 30, "seats": 2}})
+    long = written({"name": "find_train", "arguments": {"to": "long " * 30, "seats": 2}})
     assert judged(long).state == "kept"
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("I cannot do that.", "no <tool_call>"),
+        ("I cannot do that.", "plain text where only calls"),
         (call_of("find_tram"), "calls a tool that the grammar does not have"),
         (call_of("find_train", to="A"), "find_train.arguments has no seats, which is required"),
         (call_of("find_train", to="A", seats=99), "find_train.arguments.seats breaks the keyword maximum"),
-        (wire.hermes.write([CALL, CALL]), "2 calls where one is asked for"),
-        (wire.hermes.write(CALL).replace("</tool_call>", ""), "no </tool_call>"),
-        ("", "no <tool_call>"),
+        (written([CALL, CALL]), "2 calls where one is asked for"),
+        (written(CALL).replace("</tool_call>", ""), "is not finished"),
+        ("", "no calls where one is asked for"),
     ],
 )
 def test_what_is_not_the_grammar_is_invalid_with_the_reason(judged, text, reason):
@@ -213,7 +221,7 @@ def test_what_is_not_the_grammar_is_invalid_with_the_reason(judged, text, reason
 
 
 def test_a_reason_repeats_nothing_of_the_text(judged):
-    secret = wire.hermes.write({"name": "find_train", "arguments": {"to": 5, "seats": "Geheimrat"}})
+    secret = written({"name": "find_train", "arguments": {"to": 5, "seats": "Geheimrat"}})
     assert "Geheim" not in judged(secret).reason
 
 
@@ -229,7 +237,7 @@ def test_formats_are_asserted(extraction):
 
 
 def test_special_tokens_inside_and_broken_utf8_are_invalid(load, tokenizer):
-    ids = tokenizer.encode(wire.hermes.write(CALL))
+    ids = tokenizer.encode(written(CALL))
     middle = [*ids[:5], END, *ids[5:], END]
     assert "special token" in judge(REQUEST, middle, "stop", load(), tokenizer).reason
     table = token_table(tokenizer)
@@ -238,7 +246,7 @@ def test_special_tokens_inside_and_broken_utf8_are_invalid(load, tokenizer):
 
 
 def test_cut_off_answers_are_truncated_only_under_a_grammar(judged, load, tokenizer):
-    ids = tokenizer.encode(wire.hermes.write(CALL))
+    ids = tokenizer.encode(written(CALL))
     assert judge(REQUEST, ids, "length", load(), tokenizer).state == "truncated"
     for purpose in ("replay", "ood"):
         free = judge({"purpose": purpose, "constraint": None}, ids, "length", None, tokenizer)
@@ -271,7 +279,7 @@ def test_replay_that_repeats_itself_is_degenerate(tokenizer, text, state):
 
 
 def test_the_stage_takes_rows(load, tokenizer):
-    ids = [*tokenizer.encode(wire.hermes.write(CALL)), END]
+    ids = [*tokenizer.encode(written(CALL)), END]
     kept = conform(REQUEST, {"ids": ids, "finish_reason": "stop"}, load(), tokenizer)
     assert kept.state == "kept"
     assert kept == judge(REQUEST, ids, "stop", load(), tokenizer)
@@ -323,7 +331,7 @@ def test_judging_keeps_up(load, tokenizer):
     """At least 2,000 completions of about 60 tokens a minute; here with a wide margin."""
     grammar = load(tools=[TOOL, OTHER])
     arguments = {"to": "Frankfurt am Main", "seats": 2, "via": ["Hanau", "Fulda"]}
-    ids = [*tokenizer.encode(wire.hermes.write({"name": "find_train", "arguments": arguments})), END]
+    ids = [*tokenizer.encode(written({"name": "find_train", "arguments": arguments})), END]
     judge(REQUEST, ids, "stop", grammar, tokenizer)
     started = time.perf_counter()
     for _ in range(100):
@@ -333,6 +341,126 @@ def test_judging_keeps_up(load, tokenizer):
 
 def test_a_constraint_without_own_keys_has_values_everywhere(tokenizer):
     schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
-    constraint = Constraint("", {**schema, "additionalProperties": False}, "").to_json()
+    constraint = Constraint(Json({**schema, "additionalProperties": False})).to_json()
     ids = tokenizer.encode('{"name": "Ann"}')
     assert "value" in {span.kind for span in label(constraint, ids, tokenizer)}
+
+
+FORMAT = pytest.mark.parametrize("name", wire.FORMATS)
+TOOLS = {
+    tool["name"]: tool["parameters"] for tool in (OTHER, {"name": "stop", "parameters": {"type": "object"}})
+}
+
+
+def spelt(tokenizer, ids, spans, kind):
+    """The text of all tokens of a kind."""
+    return "".join(tokenizer.decode(ids[span.start : span.end]) for span in spans if span.kind == kind)
+
+
+@FORMAT
+@given(texts, texts, st.booleans(), st.data())
+@settings(max_examples=40, deadline=None)
+def test_spans_partition_every_format_and_hold_its_values(
+    tokenizer, tagged_tokenizer, name, one, other, special, data
+):
+    reader = tagged_tokenizer if special else tokenizer
+    calls = (Call("find_bus", {"to": one}), Call("stop", {}), Call("find_bus", {"to": other}))
+    try:
+        text = wire.FORMATS[name].write(Answer("" if name == "json" else "Well, so be it", calls), TOOLS)
+    except ValueError:
+        assume(False)
+    ids = reader.encode(text)
+    shape = Calls(0, None, "none" if name == "json" else "before")
+    constraint = wire.FORMATS[name].constraint(TOOLS, shape).to_json()
+    spans = label(constraint, ids, reader)
+    assert partitions(spans, len(ids))
+    found = {kind: spelt(reader, ids, spans, kind) for kind in ("value", "free", "forced", "structure")}
+    for word in ("find", "stop", *wire.FORMATS[name].TAGS):
+        assert word not in found["value"] or word in one or word in other
+    assert name == "json" or "be it" in found["free"]
+    assert found["forced"]
+    cut = data.draw(st.integers(0, len(ids)))
+    assert partitions(label(constraint, ids[:cut], reader), cut)
+
+
+@FORMAT
+def test_values_are_value_and_plain_text_is_free(tokenizer, name):
+    said = "" if name == "json" else "Well, so be it"
+    answer = Answer(said, (Call("find_bus", {"to": "Frankfurt"}), Call("find_bus", {"to": "Oslo"})))
+    ids = [*tokenizer.encode(wire.FORMATS[name].write(answer, TOOLS)), END]
+    constraint = (
+        wire.FORMATS[name].constraint(TOOLS, Calls(1, 2, "none" if name == "json" else "before")).to_json()
+    )
+    spans = label(constraint, ids, tokenizer)
+    values = [tokenizer.decode(ids[span.start : span.end]) for span in spans if span.kind == "value"]
+    assert [value.strip() for value in values] == ["Frankfurt", "Oslo"]
+    free = [tokenizer.decode(ids[span.start : span.end]) for span in spans if span.kind == "free"]
+    assert "".join(free).strip().startswith(said)
+    assert spans[-1].kind == "forced"
+
+
+def test_spans_of_tags_that_are_special_tokens(tagged_tokenizer):
+    call = Answer(calls=(Call("find_bus", {"to": "Oslo"}),))
+    tools = {"find_bus": TOOLS["find_bus"]}
+    ids = [*tagged_tokenizer.encode(wire.harmony.write(call, tools)), END]
+    constraint = wire.harmony.constraint(tools, Calls()).to_json()
+    assert pieces(ids, label(constraint, ids, tagged_tokenizer), tagged_tokenizer) == [
+        ("forced", '<|channel|>commentary to=functions.find_bus <|constrain|>json<|message|>{"to": "'),
+        ("value", "Oslo"),
+        ("structure", '"}'),
+        ("forced", "<|call|><|im_end|>"),
+    ]
+
+
+@FORMAT
+def test_a_format_s_own_special_tokens_are_kept_and_strange_ones_are_not(load, tagged_tokenizer, name):
+    grammar = load(tools=[OTHER], wire_format=name, examples=[{"name": "find_bus", "arguments": {"to": "A"}}])
+    ids = tagged_tokenizer.encode(wire.write(grammar, {"name": "find_bus", "arguments": {"to": "Oslo"}}))
+    assert judge(REQUEST, ids, "stop", grammar, tagged_tokenizer).state == "kept"
+    kept = judge(REQUEST, [*ids, END], "stop", grammar, tagged_tokenizer)
+    assert kept.state == "kept"
+    assert kept.spans[-1] == Span("forced", kept.spans[-1].start, len(ids) + 1)
+    odd = tagged_tokenizer.convert_tokens_to_ids("<|odd|>")
+    verdict = judge(REQUEST, [*ids[:-2], odd, *ids[-2:]], "stop", grammar, tagged_tokenizer)
+    assert (verdict.state, verdict.reason) == ("invalid", "it holds a special token before its end")
+
+
+@pytest.mark.parametrize(
+    ("calls", "answer", "reason"),
+    [
+        (Calls(), Answer("", (Call("find_bus", {"to": "A"}),)), None),
+        (Calls(), Answer(), "there are no calls where one is asked for"),
+        (
+            Calls(),
+            Answer("Hi", (Call("find_bus", {"to": "A"}),)),
+            "there is plain text where only calls are asked for",
+        ),
+        (
+            Calls(2, 3),
+            Answer("", (Call("find_bus", {"to": "A"}),)),
+            "there is 1 call where 2 to 3 are asked for",
+        ),
+        (
+            Calls(2, None),
+            Answer("", (Call("find_bus", {"to": "A"}),)),
+            "there is 1 call where at least 2 are asked for",
+        ),
+        (Calls(0, 1, "before"), Answer("Hi"), None),
+        (Calls(0, 2, "before"), Answer("Hi", (Call("find_bus", {"to": "A"}),) * 2), None),
+        (
+            Calls(0, 2, "before"),
+            Answer("", (Call("find_bus", {"to": "A"}),) * 3),
+            "there are 3 calls where 0 to 2 are",
+        ),
+    ],
+)
+def test_calls_are_counted_against_what_is_asked_for(calls, answer, reason):
+    wrong = miscounted(answer, calls)
+    assert reason in wrong if reason else wrong is None
+
+
+def test_every_call_of_an_answer_is_validated(load):
+    first, second = Call("find_bus", {"to": "A"}), Call("find_bus", {})
+    grammar = load(tools=[TOOL, OTHER])
+    assert violation(grammar, Answer(calls=(first,))) is None
+    assert violation(grammar, Answer(calls=(second,))) == "find_bus.arguments has no to, which is required"

@@ -1,34 +1,52 @@
-"""The bare JSON value: an extraction's object, or one tool call `{"name": ..., "arguments": ...}`."""
+"""The bare JSON value: an extraction's, or one call `{"name": ..., "arguments": ...}`, or a list of several."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
 
-from synthspec.grammar.wire.jsontext import dumps, loads
+from synthspec.grammar.constraint import Constraint, Json, Part, Repeat, Text, choice, row
+from synthspec.grammar.schemas import call_schema
+from synthspec.grammar.wire.answer import Answer, Calls, Tools
+from synthspec.grammar.wire.jsontext import dumps
+from synthspec.grammar.wire.reader import Reader
 
-if TYPE_CHECKING:
-    from synthspec.grammar.constraint import Constraint
-    from synthspec.grammar.model import Grammar
+TAGS: tuple[str, ...] = ()
 
-KINDS = frozenset({"tool_call", "extraction"})
-
-
-def write(value: Any) -> str:
-    """The text of any JSON value."""
-    return dumps(value)
+OPEN = re.compile(r"\A")
+HOLD = re.compile(r"(?!)")
 
 
-def parse(text: str) -> Any:
-    """The value of a whole text; ValueError, in words, if it is not JSON."""
-    return loads(text)
+def write(answer: Answer, tools: Tools) -> str:
+    """The text of an answer's calls; there is no place for plain text."""
+    if answer.text:
+        raise ValueError("the wire format json has no place for plain text")
+    calls = [{"name": call.name, "arguments": call.arguments} for call in answer.calls]
+    return dumps(calls[0] if len(calls) == 1 else calls)
 
 
-def constraint(grammar: Grammar) -> Constraint:
-    """One value of the grammar's schema, or one call of one of its tools."""
-    from synthspec.grammar.constraint import Constraint
-    from synthspec.grammar.schemas import bounded, call_schema, inlined
+def block(reader: Reader, tools: Tools) -> None:
+    """The whole answer."""
+    reader.space()
+    if reader.skip("["):
+        reader.space()
+        more = not reader.skip("]")
+        while more:
+            reader.call_object()
+            reader.space()
+            more = reader.take(",", "]") == ","
+    else:
+        reader.call_object()
+    reader.space()
+    if reader.at < len(reader.text):
+        raise ValueError(f"there is more after the JSON value, from character {reader.at}")
 
-    if grammar.kind == "tool_call":
-        schema = call_schema({tool.name: tool.parameters for tool in grammar.tools})
-        return Constraint("", schema, "", own=("name",))
-    return Constraint("", bounded(inlined(grammar.schema_ or {})), "")
+
+def constraint(tools: Tools, calls: Calls) -> Constraint:
+    """What an answer must be."""
+    one = Json(call_schema(tools))
+    shapes: list[Part] = [one] if calls.least <= 1 and calls.most != 0 else []
+    if calls.most is None or calls.most > 1:
+        shapes.append(row(Text("["), Repeat(one, max(calls.least, 2), calls.most, ", "), Text("]")))
+    if not calls.least:
+        shapes.append(Text("[]"))
+    return Constraint(choice(shapes), "json")

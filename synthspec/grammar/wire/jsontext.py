@@ -7,7 +7,7 @@ import math
 import re
 from typing import Any, NoReturn
 
-_TOKEN = re.compile(rb'\s*("(?:[^"\\]|\\.)*(?:(")|\\?\Z)|[{}\[\]:,]|[^\s{}\[\]:,"]+)', re.DOTALL)
+_TOKEN = re.compile(r'[ \t\r\n]*("(?:[^"\\]|\\.)*(?:(")|\\?\Z)|[{}\[\]:,]|[^ \t\r\n{}\[\]:,"]+)', re.DOTALL)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -45,46 +45,56 @@ def decode(text: str, start: int) -> tuple[Any, int]:
         raise ValueError("the JSON is nested too deeply") from None
 
 
-def scan(text: bytes, start: int, skip: frozenset[str] = frozenset()) -> list[tuple[int, int]]:
+def scan(text: str, start: int, skip: frozenset[str] = frozenset()) -> list[tuple[int, int]]:
     """Find the scalars in a JSON value: strings without their quotes, numbers, true, false, null.
 
     Keys are no scalars.  A value that is cut off is scanned as far as it goes.
 
     Args:
-        text: UTF-8.
-        start: where the value begins, in bytes; what is behind it is not looked at.
+        start: where the value begins, in characters; what is behind it is not looked at.
         skip: keys of the outermost object whose own scalars are left out.
 
     Returns:
-        [start, end) of each scalar that is not empty, in bytes and in order.
+        [start, end) of each scalar that is not empty, in characters and in order.
     """
     found: list[tuple[int, int]] = []
-    above: list[bytes] = []
+    above: list[str] = []
     key_next = False
-    key = b""
-    names = {dumps(name).encode() for name in skip}
+    key = ""
+    names = {dumps(name) for name in skip}
     at = start
     while token := _TOKEN.match(text, at):
         word, begin, at = token[1], token.start(1), token.end()
-        if word in (b"{", b"["):
+        if word in ("{", "["):
             above.append(word)
-            key_next = word == b"{"
-        elif word in (b"}", b"]"):
+            key_next = word == "{"
+        elif word in ("}", "]"):
             above = above[:-1]
             key_next = False
-        elif word == b":":
+        elif word == ":":
             key_next = False
-        elif word == b",":
-            key_next = above[-1:] == [b"{"]
+        elif word == ",":
+            key_next = above[-1:] == ["{"]
         elif key_next:
             key = word if len(above) == 1 else key
-        elif above != [b"{"] or key not in names:
-            inside = (begin + (word[:1] == b'"'), token.start(2) if token[2] else at)
+        elif above != ["{"] or key not in names:
+            inside = (begin + (word[0] == '"'), token.start(2) if token[2] else at)
             if inside[0] < inside[1]:
                 found.append(inside)
         if not above:
             break
     return found
+
+
+def end_of(text: str, start: int) -> int | None:
+    """Where the JSON object or list that begins at `start` ends, by its brackets; None if it is cut off."""
+    depth, at = 0, start
+    while token := _TOKEN.match(text, at):
+        at = token.end()
+        depth += (token[1] in ("{", "[")) - (token[1] in ("}", "]"))
+        if depth <= 0:
+            return at
+    return None
 
 
 def _number(text: str) -> float:
