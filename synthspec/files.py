@@ -73,6 +73,14 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+def is_file(path: Path) -> bool:
+    """Whether there is such a regular file; what can be no path at all is none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def is_folder(path: Path) -> bool:
     """Whether there is such a folder; what can be no path at all is none."""
     try:

@@ -14,6 +14,7 @@ from typing import Any
 
 from synthspec import progress
 from synthspec.errors import UserError
+from synthspec.grammar.examples import parts
 from synthspec.run import Run, open_run
 from synthspec.stages import facts
 from synthspec.stages.execute import first_difference, is_done
@@ -183,19 +184,19 @@ def _requests(run: Run, prompts: list[Row], grammars: list[Any], tokenizer: Any)
 
 def _guessed(run: Run, grammars: list[Any]) -> list[Row]:
     """As many requests as the quotas ask for, of a length that is merely likely."""
+    from synthspec.prompting.match import quota, replay_samples
+
     spec = run.spec
     ids = [0] * GUESSED_PROMPT_TOKENS
     rows: list[Row] = []
     trained = 0
     for grammar in grammars:
         held = grammar.name in spec.holdout.grammars
-        quota = spec.holdout.requests if held else spec.rows_per_grammar
-        trained += 0 if held else quota
+        most = quota(spec, grammar)
+        trained += 0 if held else most
         row = {"purpose": "grammar", "grammar": grammar.name, "max_new_tokens": grammar.max_new_tokens}
-        rows += [{**row, "prompt_ids": ids}] * quota
+        rows += [{**row, "prompt_ids": ids}] * most
     if spec.replay.source:
-        from synthspec.prompting.match import replay_samples
-
         wanted = replay_samples(spec, trained * (1 - spec.holdout.prompts))
         row = {"purpose": "replay", "grammar": None, "max_new_tokens": spec.replay.max_new_tokens}
         rows += [{**row, "prompt_ids": ids}] * wanted
@@ -234,7 +235,9 @@ def _unshown_tools(grammars: list[Any]) -> list[str]:
     """Tools that no example of their grammar calls."""
     notes = []
     for grammar in grammars:
-        called = {example["name"] for example in grammar.examples if grammar.kind == "tool_call"}
+        if grammar.kind != "tool_call" or grammar.catalogue is not None:
+            continue
+        called = {call["name"] for example in grammar.examples for call in parts(example)[1]}
         missing = [tool.name for tool in grammar.tools if tool.name not in called]
         if missing:
             notes.append(f"no example of the grammar {grammar.name} calls {', '.join(missing)}")

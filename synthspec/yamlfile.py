@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 from synthspec.errors import UserError
 
 NAME = r"^[a-z0-9][a-z0-9_-]{0,63}$"  # of runs, sources, sets and grammars
-MAX_BYTES = 10_000_000
+MAX_BYTES = 2_000_000
 MAX_NODES = 200_000  # aliases are counted as often as they are used, so that few bytes cannot become many
 MAX_TOLD = 20  # mistakes told at once
 MAX_SHOWN = 60  # characters of a wrong value that a message repeats
@@ -47,6 +47,11 @@ for _tag, _pattern, _first in (
 _JSON_TAGS = frozenset(
     f"tag:yaml.org,2002:{tag}" for tag in ("bool", "int", "float", "null", "str", "seq", "map")
 )
+
+
+def plain_loader(text: str) -> Any:
+    """A loader of YAML's nodes and plain values, of what JSON can say."""
+    return _Loader(text)
 
 
 def load_yaml(path: Path, model: type[Model], *, root: Path | None = None) -> Model:
@@ -124,6 +129,8 @@ def _read(path: Path) -> str:
     try:
         if path.is_dir():
             raise UserError(f"{path}: is a folder; name the YAML file inside it")
+        if path.exists() and not path.is_file():
+            raise UserError(f"{path}: is no regular file; name the YAML file itself")
         if path.stat().st_size > MAX_BYTES:
             raise UserError(f"{path}: is larger than {MAX_BYTES // 1_000_000} MB; split it into several files")
         return path.read_text(encoding="utf-8-sig")
@@ -146,12 +153,12 @@ def _walk(
         yield line, f"the file: holds more than {MAX_NODES:,} values; split it into several files"
         return
     if id(node) in above:
-        yield line, f"{_told(place)}: contains itself; write the value out"
+        yield line, f"{as_told(place)}: contains itself; write the value out"
         return
     if node.tag not in _JSON_TAGS:
         yield (
             line,
-            f"{_told(place)}: has the tag {node.tag}; write a plain text, number, list or mapping",
+            f"{as_told(place)}: has the tag {node.tag}; write a plain text, number, list or mapping",
         )
     above = (*above, id(node))
     if isinstance(node, yaml.SequenceNode):
@@ -162,16 +169,16 @@ def _walk(
         for key, item in node.value:
             at = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode):
-                yield at, f"{_told(place)}: has a key that is not a text; write it in quotes"
+                yield at, f"{as_told(place)}: has a key that is not a text; write it in quotes"
                 continue
             if key.tag != "tag:yaml.org,2002:str":
-                yield at, f"{_told((*place, key.value))}: the key is not a text; write it in quotes"
+                yield at, f"{as_told((*place, key.value))}: the key is not a text; write it in quotes"
                 continue
             if key.value in seen:
                 first = seen[key.value]
                 yield (
                     at,
-                    f"{_told((*place, key.value))}: is given twice, first on line {first}; remove one",
+                    f"{as_told((*place, key.value))}: is given twice, first on line {first}; remove one",
                 )
                 continue
             seen[key.value] = at
@@ -179,7 +186,7 @@ def _walk(
             yield from _walk(item, (*place, key.value), lines, left, above)
 
 
-def _told(place: Place) -> str:
+def as_told(place: Place) -> str:
     """A place as a person writes it: `prompts[0].files`."""
     text = ""
     for part in place:
@@ -193,7 +200,8 @@ def _sentence(model: type[BaseModel], lines: dict[Place, int], mistake: ErrorDet
     line = lines[place]
     if mistake["type"] == "missing":
         place = (*place, mistake["loc"][-1])
-    return line, f"{_told(place)}: {_problem(model, mistake)}"
+    where = f"{as_told(place)}: " if place else ""
+    return line, f"{where}{_problem(model, mistake)}"
 
 
 def _real_place(loc: Place, lines: dict[Place, int]) -> Place:

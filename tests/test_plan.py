@@ -53,6 +53,7 @@ def test_tools_that_no_example_calls_are_told():
     grammar = SimpleNamespace(
         name="desk",
         kind="tool_call",
+        catalogue=None,
         tools=[SimpleNamespace(name=name) for name in ("find", "book", "cancel")],
         examples=[{"name": "book", "arguments": {}}],
     )

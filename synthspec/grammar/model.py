@@ -10,18 +10,37 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import yaml
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails
 
 from synthspec.errors import UserError
 from synthspec.files import content_id
+from synthspec.grammar.code import Code
 from synthspec.grammar.constraint import Constraint
+from synthspec.grammar.redacted import Fill
+from synthspec.grammar.shape import Shape
 from synthspec.grammar.slots import Slot
+from synthspec.grammar.written import Written
 from synthspec.spec import Name, Part
-from synthspec.yamlfile import check_inside, load_yaml
+from synthspec.yamlfile import MAX_TOLD, as_told, check_inside, load_yaml
 
 SlotName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 ToolName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_./:-]*$", max_length=128)]
+
+
+WireFormat = Literal[
+    "hermes",
+    "qwen_xml",
+    "llama3_json",
+    "pythonic",
+    "mistral",
+    "deepseek_v3",
+    "kimi_k2",
+    "glm",
+    "harmony",
+    "json",
+]
 
 
 class Tool(Part):
@@ -47,6 +66,46 @@ class Matching(Part):
     )
 
 
+class Turn(Part):
+    """One earlier turn of a conversation: what the user, the assistant or a tool said."""
+
+    user: str | None = Field(None, description="Jinja template")
+    assistant: Any = Field(None, description="a text, a call {name, arguments}, or a list of calls, with marks")
+    tool: Any = Field(None, description="what a tool answered: a text or JSON, with marks")
+
+    @model_validator(mode="after")
+    def _one_speaker(self) -> Turn:
+        if len([said for said in (self.user, self.assistant, self.tool) if said is not None]) != 1:
+            raise ValueError("a turn is one of user, assistant and tool; begin another with - for the next")
+        return self
+
+    @property
+    def speaker(self) -> Literal["user", "assistant", "tool"]:
+        return "user" if self.user is not None else "assistant" if self.assistant is not None else "tool"
+
+
+class ToolFile(Part):
+    """The file of a catalogue."""
+
+    tools: list[Tool] = Field(min_length=1)
+
+
+class Catalogue(Part):
+    """Tools in a file of their own, of which each request shows some: the one it needs, and others like it."""
+
+    file: str = Field(description="YAML or JSON file with `tools`, in the grammar's folder or below it")
+    shown: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]] = Field(
+        (4, 12), description="tools in a request, at least and at most"
+    )
+    order: Literal["random", "as_written"] = Field("random", description="in which the tools stand")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Catalogue:
+        if self.shown[0] > self.shown[1]:
+            raise ValueError(f"shown ({self.shown[0]} to {self.shown[1]}) runs backwards; swap them")
+        return self
+
+
 class Grammar(Part):
     """What production writes for one purpose: its tools or schema, its prompts, its slots, its format."""
 
@@ -54,20 +113,33 @@ class Grammar(Part):
 
     version: Literal[1] = 1
     name: Name = Field(description="what the grammar is called in specs and reports")
-    kind: Literal["tool_call", "extraction"] = Field(description="tool_call or extraction")
+    kind: Literal["tool_call", "extraction", "code", "text"] = Field(
+        description="tool_call, extraction (one JSON object), code, or text that follows its examples"
+    )
     description: str = ""
-    wire_format: Literal["hermes", "json"] = Field(description="how the target writes it: hermes or json")
+    wire_format: WireFormat | None = Field(None, description="for kind tool_call: how the target writes a call")
     system: str = Field("", description="Jinja template of the system prompt; slots are its variables")
-    user: str = Field("{{ prompt }}", description="Jinja template of the user's turn")
+    turns: list[Turn] = Field(default=[], description="what was said before the user's last turn")
+    user: str | None = Field(
+        "{{ prompt }}",
+        description="Jinja template of the user's last turn; null where a tool's answer comes last",
+    )
     tools: list[Tool] = Field(default=[], description="for kind tool_call")
+    catalogue: Catalogue | None = Field(None, description="for kind tool_call, in place of tools")
     schema_: dict[str, Any] | None = Field(
         None, alias="schema", description="for kind extraction: JSON Schema (draft 2020-12) of the object"
     )
-    slots: dict[SlotName, Slot] = Field(default={}, description="typed holes where users' values stood")
+    code: Code | None = Field(None, description="for kind code: the language, and what of it is written")
+    slots: dict[SlotName, Slot] = Field(
+        default={}, max_length=200, description="typed holes where users' values stood"
+    )
     examples: list[Any] = Field(
         min_length=1,
+        max_length=500,
         description="at least one production output with <redacted> or <redacted:slot> for each value",
     )
+    shape: Shape = Shape()
+    weight: float = Field(1.0, gt=0, le=1000, description="what rows_per_grammar is multiplied by")
     match: Matching = Matching()
     max_new_tokens: int = Field(192, ge=8, le=32_768, description="the most tokens of a completion")
 
@@ -75,13 +147,24 @@ class Grammar(Part):
     def _checked(self) -> Grammar:
         from synthspec.grammar.check import mistakes
 
+        try:
+            told = mistakes(self)
+        except RecursionError:
+            told = [((), "is nested too deeply")]
+        if self.tools and self.catalogue is not None:
+            told = [(("tools",), "stand beside a catalogue; keep one of them")]
         found = [
             InitErrorDetails(type="value_error", loc=place, input=None, ctx={"error": ValueError(sentence)})
-            for place, sentence in mistakes(self)
+            for place, sentence in told
         ]
         if found:
             raise ValidationError.from_exception_data("Grammar", found)
         return self
+
+    def with_tools(self, tools: list[Tool]) -> Grammar:
+        """The same grammar with other tools, unchecked."""
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        return type(self).model_construct(**{**fields, "tools": tools})
 
     @cached_property
     def constraint(self) -> Constraint:
@@ -89,6 +172,29 @@ class Grammar(Part):
         from synthspec.grammar import wire
 
         return wire.constraint(self)
+
+    @cached_property
+    def tool_schemas(self) -> dict[str, dict[str, Any]]:
+        """The schema of each tool's arguments, without references."""
+        from synthspec.grammar.schemas import inlined
+
+        return {tool.name: inlined(tool.parameters) for tool in self.tools}
+
+    @cached_property
+    def written(self) -> Written | None:
+        """What is written, for the kinds code and text."""
+        from synthspec.grammar.written import Templates
+
+        if self.kind == "text":
+            return Templates(templates=tuple(self.examples))
+        return self.code
+
+    @cached_property
+    def fillers(self) -> list[Fill]:
+        """How each of the examples is filled; Unfillable if one cannot be."""
+        from synthspec.grammar.examples import output_filler
+
+        return [output_filler(self, example) for example in self.examples]
 
     @cached_property
     def fingerprint(self) -> str:
@@ -123,6 +229,42 @@ def grammar_files(root: Path, patterns: Sequence[str]) -> list[Path]:
     return list(files)
 
 
+def load_grammar(path: Path, root: Path, catalogue: Path | None = None) -> Grammar:
+    """Read and check a grammar, with the tools of its catalogue in `tools`.
+
+    Args:
+        root: the folder that the grammar may not lie outside of.
+        catalogue: the file of its catalogue, if it has one; by default the one that it names.
+
+    Raises:
+        UserError: one line for each mistake.
+    """
+    grammar = load_yaml(path, Grammar, root=root)
+    if grammar.catalogue is None:
+        return grammar
+    from synthspec.grammar.check import mistakes
+
+    try:
+        file = catalogue or check_inside(path.parent, grammar.catalogue.file)
+        tools = load_yaml(file, ToolFile).tools
+    except UserError as error:
+        raise UserError(f"{path}: catalogue.file: {error}") from None
+    whole = grammar.with_tools(tools)
+    if found := mistakes(whole):
+        lines = [f"{path}, with {grammar.catalogue.file}: {as_told(place)}: {what}" for place, what in found]
+        raise UserError("\n".join(lines[:MAX_TOLD]))
+    return whole
+
+
+def catalogue_file(path: Path) -> Path | None:
+    """The absolute path of the catalogue that a grammar file names, whether or not the grammar is right."""
+    try:
+        content = yaml.safe_load(path.read_text("utf-8-sig"))
+        return check_inside(path.parent, content["catalogue"]["file"])
+    except (OSError, ValueError, yaml.YAMLError, LookupError, TypeError, UserError):
+        return None
+
+
 def load_grammars(root: Path, patterns: Sequence[str]) -> list[Grammar]:
     """Read and check all grammars that the patterns name.
 
@@ -140,7 +282,7 @@ def load_grammars(root: Path, patterns: Sequence[str]) -> list[Grammar]:
     mistakes: list[str] = []
     for path in grammar_files(root, patterns):
         try:
-            grammar = load_yaml(path, Grammar, root=root)
+            grammar = load_grammar(path, root)
         except UserError as error:
             mistakes.append(str(error))
             continue

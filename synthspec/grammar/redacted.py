@@ -4,39 +4,24 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from synthspec.grammar.schemas import types
+from synthspec.grammar import plausible
+from synthspec.grammar.alternatives import Parts, Schemas, alternatives, item_of, kinds_of, part_of
+from synthspec.grammar.invent import TRIES, Draw, Turn, Unfillable, drawer, new_key, verified
 
 # `<redacted>` takes its value from the schema, `<redacted:name>` from the slot of that name.
 MARK = re.compile(r"<redacted(?::([^<>]*))?>")
 
-MAX_INVENTED = 10_000  # items or characters
-
-_WORDS = (
-    "amber", "basket", "candle", "delta", "ember", "fable", "garden", "harbour", "island", "jacket",
-    "kettle", "lantern", "meadow", "needle", "orchard", "pepper", "quarry", "ribbon", "saddle", "timber",
-)  # fmt: skip
-
-_FORMATS = {
-    "date": "2025-06-14",
-    "date-time": "2025-06-14T09:30:00Z",
-    "duration": "P3D",
-    "email": "someone@example.org",
-    "hostname": "host.example.org",
-    "ipv4": "192.0.2.17",
-    "ipv6": "2001:db8::17",
-    "time": "09:30:00Z",
-    "uri": "https://example.org/page",
-    "uuid": "3f2b8c1e-5a4d-4e6f-8a7b-9c0d1e2f3a4b",
-}
+Fill = Callable[[Mapping[str, Any], random.Random], Any]
 
 
 def slot_names(example: Any) -> Iterator[str]:
     """The slots that an example names, in order."""
     if isinstance(example, dict):
-        for inner in example.values():
+        for key, inner in example.items():
+            yield from slot_names(key)
             yield from slot_names(inner)
     elif isinstance(example, list):
         for inner in example:
@@ -45,136 +30,184 @@ def slot_names(example: Any) -> Iterator[str]:
         yield from (found[1] for found in MARK.finditer(example) if found[1] is not None)
 
 
-def filled(example: Any, schema: Any, slots: Mapping[str, Any], dice: random.Random) -> Any:
-    """An example with a value in place of every mark.
+def filler(example: Any, schema: Any) -> Fill:
+    """Prepare an example, to put a value in place of every mark.
 
     A slot has the same value everywhere.  A mark that is the whole text becomes a value of the type
-    that the schema asks for; inside a longer text it becomes text.
+    that the schema asks for; inside a longer text it becomes text, in a number digits.
 
     Args:
         example: JSON with marks.
         schema: its JSON Schema, without references.
-        slots: the value of each slot that the example names.
-        dice: what the values of nameless marks are drawn with.
+
+    Returns:
+        A function of the value of each slot that the example names, and the dice that the values of
+        nameless marks are drawn with.  It raises Unfillable where nothing it draws fits the schema.
+
+    Raises:
+        Unfillable: it can be told beforehand that nothing fits.
     """
+    draw = verified(_drawer(example, (schema,), "", 0), schema)
+    return lambda slots, dice: draw(Turn(dice, slots))
+
+
+def filled(example: Any, schema: Any, slots: Mapping[str, Any], dice: random.Random) -> Any:
+    """An example with a value in place of every mark; see `filler`."""
+    return filler(example, schema)(slots, dice)
+
+
+def _drawer(example: Any, schemas: Schemas, name: str, depth: int) -> Draw:
     if isinstance(example, dict):
-        return {key: filled(inner, _property(schema, key), slots, dice) for key, inner in example.items()}
+        return _one_of([_object(example, parts, depth) for parts in alternatives(schemas)], "properties")
     if isinstance(example, list):
-        return [filled(inner, _item(schema, index), slots, dice) for index, inner in enumerate(example)]
+        return _one_of([_array(example, parts, name, depth) for parts in alternatives(schemas)], "items")
     if not isinstance(example, str):
-        return example
+        return lambda turn: example
     whole = MARK.fullmatch(example)
     if whole is None:
-        return MARK.sub(lambda mark: str(slots[mark[1]]) if mark[1] else dice.choice(_WORDS), example)
-    return _fitted(slots[whole[1]], schema) if whole[1] else invented(schema, dice)
+        return _text(example, schemas) if MARK.search(example) else lambda turn: example
+    if not whole[1]:
+        return drawer(schemas, name, depth)
+    slot, wanted = whole[1], _wanted(schemas)
+    return lambda turn: _fitted(slot_value(turn.slots, slot), wanted)
 
 
-def invented(schema: Any, dice: random.Random) -> Any:
-    """A value that fits a JSON Schema, as far as its type, range, length, pattern and format go."""
-    if not isinstance(schema, dict):
-        return dice.choice(_WORDS)
-    if "const" in schema:
-        return schema["const"]
-    if "enum" in schema:
-        return dice.choice(schema["enum"])
-    for key in ("anyOf", "oneOf"):
-        if schema.get(key):
-            chosen = next((part for part in schema[key] if types(part) != {"null"}), schema[key][0])
-            return invented({**{k: v for k, v in schema.items() if k != key}, **chosen}, dice)
-    if schema.get("allOf"):
-        merged: dict[str, Any] = {}
-        for part in schema["allOf"]:
-            merged |= part if isinstance(part, dict) else {}
-        return invented({**merged, **{k: v for k, v in schema.items() if k != "allOf"}}, dice)
-    named = types(schema)
-    if "string" in named or not named:
-        return _text(schema, dice)
-    if named & {"integer", "number"}:
-        return _number(schema, dice, whole="number" not in named)
-    if "boolean" in named:
-        return dice.random() < 0.5
-    if "object" in named:
-        properties = schema.get("properties", {})
-        return {name: invented(properties.get(name), dice) for name in schema.get("required", ())}
-    if "array" in named:
-        count = max(schema.get("minItems", 0), min(1, schema.get("maxItems", 1)))
-        if count > MAX_INVENTED:
-            raise ValueError(f"minItems is over {MAX_INVENTED}")
-        return [invented(_item(schema, index), dice) for index in range(count)]
-    return None
+def slot_value(slots: Mapping[str, Any], name: str) -> Any:
+    """The value of a slot, or of a field of a record, `place.city`."""
+    slot, dot, field = name.partition(".")
+    return slots[slot][field] if dot else slots[slot]
 
 
-def _text(schema: dict[str, Any], dice: random.Random) -> str:
-    if "pattern" in schema:
-        import rstr
-
-        return str(rstr.Rstr(dice).xeger(schema["pattern"]))
-    if schema.get("format") in _FORMATS:
-        return _FORMATS[schema["format"]]
-    if schema.get("minLength", 0) > MAX_INVENTED:
-        raise ValueError(f"minLength is over {MAX_INVENTED}")
-    text = f"{dice.choice(_WORDS)} {dice.choice(_WORDS)}"
-    while len(text) < schema.get("minLength", 0):
-        text += f" {dice.choice(_WORDS)}"
-    return text[: schema.get("maxLength", len(text))]
-
-
-def _number(schema: dict[str, Any], dice: random.Random, *, whole: bool) -> int | float:
-    step = schema.get("multipleOf", 1 if whole else 0.01)
-    low = schema.get("minimum", schema.get("exclusiveMinimum"))
-    high = schema.get("maximum", schema.get("exclusiveMaximum"))
-    if low is None:
-        low = 0 if high is None or high > 0 else high - 100 * step
-    if high is None:
-        high = low + 100 * step
-    first, last = int(-(-low // step)), int(high // step)
-    first += first * step == schema.get("exclusiveMinimum")
-    last -= last * step == schema.get("exclusiveMaximum")
-    if first > last:
-        return low if whole else round((low + high) / 2, 6)
-    count = dice.randint(first, last)
-    return int(count * step) if whole else round(count * step, 6)
+def _one_of(makers: list[Callable[[], Draw]], keyword: str) -> Draw:
+    """Any of the alternatives that can be prepared."""
+    found: list[Draw] = []
+    failure: Unfillable | None = None
+    for make in makers:
+        try:
+            found.append(make())
+        except Unfillable as error:
+            failure = failure or error
+    if not found:
+        raise failure or Unfillable(keyword)
+    if len(found) == 1:
+        return found[0]
+    return lambda turn: found[int(turn.dice.random() * len(found))](turn)
 
 
-def _property(schema: Any, key: str) -> Any:
-    """The schema of an object's property, as far as one is given."""
-    for part in _parts(schema):
-        if key in part.get("properties", {}):
-            return part["properties"][key]
-    for part in _parts(schema):
-        if isinstance(part.get("additionalProperties"), dict):
-            return part["additionalProperties"]
-    return {}
+def _object(example: dict[str, Any], parts: Parts, depth: int) -> Callable[[], Draw]:
+    def make() -> Draw:
+        # How each value is drawn, and the key too where that is marked.
+        inner: list[tuple[str, Draw | None, Draw | None]] = []
+        for key, value in example.items():
+            try:
+                if MARK.search(key):
+                    inner.append((key, _key(key, parts), None))
+                else:
+                    inner.append((key, None, _drawer(value, part_of(parts, key), key, depth + 1)))
+            except Unfillable as error:
+                raise error.below(key) from None
+        known: dict[tuple[str, tuple[int, ...]], Draw] = {}
+
+        def of(key: str, name: str) -> Draw:
+            """How the value at a marked key is drawn, once the key is."""
+            schemas = part_of(parts, name)
+            place = key, tuple(map(id, schemas))
+            if place not in known:
+                known[place] = _drawer(example[key], schemas, "", depth + 1)
+            return known[place]
+
+        def draw(turn: Turn) -> dict[str, Any]:
+            turn.left -= 1
+            value: dict[str, Any] = {}
+            name = ""
+            try:
+                for key, draw_key, how in inner:
+                    name = _fresh(draw_key, turn, value, example) if draw_key else key
+                    value[name] = (how or of(key, name))(turn)
+            except Unfillable as error:
+                raise error.below(name) from None
+            return value
+
+        return draw
+
+    return make
 
 
-def _item(schema: Any, index: int) -> Any:
-    """The schema of a list's item, as far as one is given."""
-    for part in _parts(schema):
-        first = part.get("prefixItems", [])
-        if index < len(first):
-            return first[index]
-        if "items" in part:
-            return part["items"]
-    return {}
+def _fresh(draw: Draw, turn: Turn, *taken: Mapping[str, Any]) -> str:
+    """A key that is not there yet."""
+    for _ in range(TRIES):
+        key = str(draw(turn))
+        if not any(key in keys for keys in taken):
+            return key
+    raise Unfillable("propertyNames")
 
 
-def _parts(schema: Any) -> Iterator[dict[str, Any]]:
-    """A schema and those that it is composed of."""
-    if isinstance(schema, dict):
-        yield schema
-        for key in ("allOf", "anyOf", "oneOf"):
-            for inner in schema.get(key, ()):
-                yield from _parts(inner)
+def _key(key: str, parts: Parts) -> Draw:
+    whole = MARK.fullmatch(key)
+    if whole and not whole[1]:
+        draw = new_key(parts)
+        if draw is None:
+            raise Unfillable("additionalProperties")
+        return draw
+    names = tuple(part["propertyNames"] for part in parts if "propertyNames" in part)
+    return _drawer(key, ({"type": "string"}, *names), "", 0)
 
 
-def _fitted(value: Any, schema: Any) -> Any:
-    """A slot's value as the type that the schema asks for, where it can be that."""
-    wanted = frozenset().union(*(types(part) for part in _parts(schema)))
+def _array(example: list[Any], parts: Parts, name: str, depth: int) -> Callable[[], Draw]:
+    def make() -> Draw:
+        inner: list[Draw] = []
+        for index, value in enumerate(example):
+            try:
+                inner.append(_drawer(value, item_of(parts, index), name, depth + 1))
+            except Unfillable as error:
+                raise error.below(index) from None
+
+        def draw(turn: Turn) -> list[Any]:
+            turn.left -= 1
+            value: list[Any] = []
+            try:
+                for how in inner:
+                    value.append(how(turn))
+            except Unfillable as error:
+                raise error.below(len(value)) from None
+            return value
+
+        return draw
+
+    return make
+
+
+def _text(example: str, schemas: Schemas) -> Draw:
+    """Marks inside a longer text, which may be that of a number."""
+    wanted = _wanted(schemas)
+    is_number = bool(wanted) and "string" not in wanted
+
+    def draw(turn: Turn) -> Any:
+        def value(mark: re.Match[str]) -> str:
+            if mark[1]:
+                return str(slot_value(turn.slots, mark[1]))
+            return str(turn.dice.randint(1, 99)) if is_number else plausible.word(turn.dice)
+
+        return _fitted(MARK.sub(value, example), wanted)
+
+    return draw
+
+
+def _wanted(schemas: Schemas) -> frozenset[str]:
+    """The types that a value may have; empty if any will do."""
+    found = alternatives(schemas)
+    if not all(any("type" in part for part in parts) for parts in found):
+        return frozenset()
+    return frozenset(kind for parts in found for kind in kinds_of(parts))
+
+
+def _fitted(value: Any, wanted: frozenset[str]) -> Any:
+    """A slot's value as a type that the schema asks for, where it can be that."""
     if not wanted:
         return value
     if isinstance(value, str) and "string" not in wanted:
         for kind, read in (("integer", int), ("number", float)):
-            if kind in wanted:
+            if kind in wanted or (kind == "integer" and "number" in wanted):
                 try:
                     return read(value)
                 except ValueError:

@@ -18,6 +18,7 @@ from synthspec.grammar.model import Grammar
 from synthspec.spec import Spec
 
 Row = dict[str, Any]
+_Ranked = tuple[float, str, str | None]  # score, prompt id, tool
 _STOPWORDS = frozenset(STOPWORDS_EN_PLUS)
 _REPLAY_SLACK = 1.05  # a few replay answers fall out later as duplicates or as degenerate
 
@@ -52,7 +53,15 @@ def match(
     for row in sorted(prompts, key=lambda row: row["id"]):
         by_source[row["source"]].append(row)
 
-    def take(prompt_id: str, purpose: str, grammar: str | None, name: str | None, score: float) -> None:
+    def take(
+        prompt_id: str,
+        purpose: str,
+        *,
+        grammar: str | None = None,
+        tool: str | None = None,
+        name: str | None = None,
+        score: float = 0.0,
+    ) -> None:
         states[prompt_id] = "kept"
         rows.append(
             {
@@ -60,6 +69,7 @@ def match(
                 "prompt_id": prompt_id,
                 "purpose": purpose,
                 "grammar": grammar,
+                "tool": tool,
                 "set": name,
                 "score": score,
             }
@@ -68,18 +78,25 @@ def match(
     candidates = sorted((row for name in spec.match for row in by_source[name]), key=lambda row: row["id"])
     pairs, near = _assign(candidates, grammars, spec)
     states.update(dict.fromkeys(near, "surplus"))
-    for prompt_id, grammar, score in pairs:
-        take(prompt_id, "grammar", grammar, None, score)
+    for prompt_id, grammar, tool, score in pairs:
+        take(prompt_id, "grammar", grammar=grammar, tool=tool, score=score)
     if spec.replay.source:
         trained = sum(row["grammar"] not in spec.holdout.grammars for row in rows)
         wanted = replay_samples(spec, math.ceil(trained * (1 - spec.holdout.prompts)) * _REPLAY_SLACK)
         for prompt_id in _first(by_source[spec.replay.source], wanted, states):
-            take(prompt_id, "replay", None, None, 0.0)
+            take(prompt_id, "replay")
     for ood in spec.ood:
         for prompt_id in _first(by_source[ood.source], ood.requests, states):
-            take(prompt_id, "ood", None, ood.name, 0.0)
+            take(prompt_id, "ood", name=ood.name)
     tick(len(prompts))
     return sorted(rows, key=lambda row: row["id"]), [states[row["id"]] for row in prompts]
+
+
+def quota(spec: Spec, grammar: Grammar) -> int:
+    """The most prompts that a grammar takes."""
+    if grammar.name in spec.holdout.grammars:
+        return spec.holdout.requests
+    return max(1, round(spec.rows_per_grammar * grammar.weight))
 
 
 def replay_samples(spec: Spec, grammar_samples: float) -> int:
@@ -129,19 +146,21 @@ def _singular(word: str) -> str:
 
 def _assign(
     prompts: Sequence[Row], grammars: Sequence[Grammar], spec: Spec
-) -> tuple[list[tuple[str, str, float]], list[str]]:
-    """Prompt id, grammar and score of every pair; and the ids that were near enough, taken or not."""
+) -> tuple[list[tuple[str, str, str | None, float]], list[str]]:
+    """Prompt id, grammar, tool and score of every pair; and the ids that were near enough, taken or not."""
     order = sorted(grammars, key=lambda grammar: grammar.name)
-    quota = {
-        grammar.name: spec.holdout.requests if grammar.name in spec.holdout.grammars else spec.rows_per_grammar
-        for grammar in order
-    }
-    pairs: list[tuple[str, str, float]] = []
+    quotas = {grammar.name: quota(spec, grammar) for grammar in order}
+    pairs: list[tuple[str, str, str | None, float]] = []
     near: list[str] = []
-    tools = [(grammar, text) for grammar in order if not grammar.match.any for text in _texts(grammar)]
+    tools = [
+        (grammar, tool, text)
+        for grammar in order
+        if not grammar.match.any
+        for tool, text in zip(_tool_names(grammar), texts(grammar), strict=True)
+    ]
     if tools and prompts:
-        scores = nearness([row["text"] for row in prompts], [text for _, text in tools])
-        least = np.array([grammar.match.min_score for grammar, _ in tools], np.float32)
+        scores = nearness([row["text"] for row in prompts], [text for _, _, text in tools])
+        least = np.array([grammar.match.min_score for grammar, _, _ in tools], np.float32)
         scores[scores < least[:, None]] = 0
         queues: dict[str, dict[int, list[tuple[float, str]]]] = defaultdict(lambda: defaultdict(list))
         for column, (row, tool) in enumerate(zip(prompts, scores.argmax(axis=0).tolist(), strict=True)):
@@ -150,23 +169,32 @@ def _assign(
                 queues[tools[tool][0].name][tool].append((-score, row["id"]))
                 near.append(row["id"])
         for name, by_tool in sorted(queues.items()):
-            turns = _in_turns([sorted(by_tool[tool]) for tool in sorted(by_tool)])
-            pairs += [(prompt_id, name, -score) for score, prompt_id in turns[: quota[name]]]
-    taken = {prompt_id for prompt_id, _, _ in pairs}
+            turns = _in_turns(
+                [
+                    [(score, row, tools[tool][1]) for score, row in sorted(by_tool[tool])]
+                    for tool in sorted(by_tool)
+                ]
+            )
+            pairs += [(prompt_id, name, tool, -score) for score, prompt_id, tool in turns[: quotas[name]]]
+    taken = {prompt_id for prompt_id, _, _, _ in pairs}
     rest = [row["id"] for row in prompts if row["id"] not in taken]
     for grammar in order:
         if grammar.match.any:
-            pairs += [(prompt_id, grammar.name, 0.0) for prompt_id in rest[: quota[grammar.name]]]
-            rest = rest[quota[grammar.name] :]
+            pairs += [(prompt_id, grammar.name, None, 0.0) for prompt_id in rest[: quotas[grammar.name]]]
+            rest = rest[quotas[grammar.name] :]
             near += rest
     return pairs, near
 
 
-def _texts(grammar: Grammar) -> list[tuple[str, str]]:
-    """For each tool, what it does and what it takes; of an extraction, what it is about and its fields."""
+def _tool_names(grammar: Grammar) -> list[str | None]:
+    return [tool.name for tool in grammar.tools] or [None]
+
+
+def texts(grammar: Grammar) -> list[tuple[str, str]]:
+    """For each tool, what it does and takes; without tools, what the grammar is about and its fields."""
     about = grammar.match.about or ""
-    if grammar.kind == "extraction":
-        return [(about or grammar.description, _fields(grammar.schema_ or {}))]
+    if not grammar.tools:
+        return [(f"{grammar.description} {about}", _fields(grammar.schema_ or {}))]
     return [(f"{tool.name} {tool.description} {about}", _fields(tool.parameters)) for tool in grammar.tools]
 
 
@@ -180,7 +208,7 @@ def _fields(schema: dict[str, Any]) -> str:
     return " ".join(said)
 
 
-def _in_turns(queues: Sequence[Sequence[tuple[float, str]]]) -> list[tuple[float, str]]:
+def _in_turns(queues: Sequence[Sequence[_Ranked]]) -> list[_Ranked]:
     """The first of each queue, then the second of each, and so on."""
     longest = max(map(len, queues), default=0)
     return [queue[turn] for turn in range(longest) for queue in queues if turn < len(queue)]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
@@ -11,14 +13,20 @@ import jinja2
 
 from synthspec.errors import UserError
 from synthspec.files import canonical, content_id
-from synthspec.grammar.model import Grammar
+from synthspec.grammar import wire
+from synthspec.grammar.examples import output_filler
+from synthspec.grammar.model import Grammar, Tool
+from synthspec.grammar.redacted import filled
 from synthspec.grammar.schemas import inlined
 from synthspec.grammar.slots import fill
 from synthspec.grammar.template import render_template
+from synthspec.grammar.wire.answer import Answer, Call
+from synthspec.grammar.wire.jsontext import dumps
+from synthspec.prompting.catalogue import Shelf
 from synthspec.spec import Spec
 
 Row = dict[str, Any]
-Message = dict[str, str]
+Message = dict[str, Any]
 
 MAX_PROMPT_TOKENS = 2000
 _MAX_CHARACTERS = 100_000  # a longer text is over MAX_PROMPT_TOKENS in any language; do not tokenise it
@@ -53,7 +61,7 @@ def render(
         UserError: the tokenizer has no chat template, or a grammar's template names what there is not.
     """
     texts = {row["id"]: row["text"] for row in prompts}
-    desks = {grammar.name: _Desk(grammar, tokenizer) for grammar in grammars}
+    desks = {grammar.name: Desk(grammar, tokenizer) for grammar in grammars}
     control = _control_tokens(tokenizer)
     lengths = {ood.name: ood.max_new_tokens for ood in spec.ood}
     rows: list[Row] = []
@@ -65,7 +73,7 @@ def render(
         if row["purpose"] == "grammar":
             desk = desks[row["grammar"]]
             slots = fill(desk.grammar, seed)
-            messages, tools, constraint = desk.messages(text, slots), desk.tools, desk.constraint
+            messages, tools, constraint = desk.ask(text, slots, row["tool"], seed)
             length = desk.grammar.max_new_tokens
         else:
             messages = [{"role": "user", "content": text}]
@@ -97,26 +105,80 @@ def render(
     return rows, states
 
 
-class _Desk:
+class Desk:
     """What all requests of one grammar share."""
 
     def __init__(self, grammar: Grammar, tokenizer: Any) -> None:
         self.grammar = grammar
-        self.constraint = grammar.constraint.to_json()
-        functions = [tool.model_dump(include={"name", "description", "parameters"}) for tool in grammar.tools]
-        shows = template_shows_tools(tokenizer, functions)
-        self.tools = functions if functions and shows else None
-        # The tools stand first and the slots last, so that all prompts of the grammar begin alike and
-        # their common beginning is computed once.
-        self.preamble = "" if self.tools or not functions else tools_text(functions, grammar.wire_format)
+        self._shelf = Shelf(grammar)
+        self._template_shows_tools = template_shows_tools(tokenizer, _functions(grammar.tools[:1]))
+        self._template_shows_calls = template_shows_calls(tokenizer)
 
-    def messages(self, prompt: str, slots: Mapping[str, Any]) -> list[Message]:
-        context = {**slots, "prompt": prompt}
-        system = fill_in(self.grammar.system, context, f"grammar '{self.grammar.name}', field system")
-        user = fill_in(self.grammar.user, context, f"grammar '{self.grammar.name}', field user")
-        system = "\n\n".join(part for part in (self.preamble, system.strip()) if part)
-        turns = [{"role": "system", "content": system}] if system else []
-        return [*turns, {"role": "user", "content": user.strip()}]
+    def ask(
+        self, prompt: str, slots: Mapping[str, Any], tool: str | None, seed: int
+    ) -> tuple[list[Message], list[Row] | None, str]:
+        """The conversation, the tools for the chat template (None if it leaves them out), and the constraint.
+
+        Args:
+            tool: the tool that the prompt was matched to, or None.
+        """
+        dice = random.Random(content_id(seed, "request"))
+        shown = self._shelf.shown(tool, dice)
+        constraint = wire.drawn(self.grammar, shown, dice).to_json()
+        functions = _functions(shown)
+        # The tools stand first and the slots last, so that prompts that show the same tools begin alike and
+        # their common beginning is computed once.
+        preamble = "" if self._template_shows_tools else tools_text(functions, self.grammar.wire_format or "")
+        messages = self._messages(preamble, {**slots, "prompt": prompt}, slots, dice)
+        return messages, functions if self._template_shows_tools else None, constraint
+
+    def _messages(
+        self, preamble: str, context: Mapping[str, Any], slots: Mapping[str, Any], dice: random.Random
+    ) -> list[Message]:
+        grammar = self.grammar
+
+        def said(template: str, field: str) -> str:
+            return fill_in(template, context, f"grammar '{grammar.name}', field {field}").strip()
+
+        system = "\n\n".join(part for part in (preamble, said(grammar.system, "system")) if part)
+        messages: list[Message] = [{"role": "system", "content": system}] if system else []
+        asked: list[str] = []  # ids of the calls that no tool has answered yet
+        for number, turn in enumerate(grammar.turns):
+            if turn.user is not None:
+                messages.append({"role": "user", "content": said(turn.user, f"turns[{number}].user")})
+            elif turn.assistant is not None:
+                if isinstance(turn.assistant, str):
+                    said_before = filled(turn.assistant, {"type": "string"}, slots, dice)
+                    messages.append({"role": "assistant", "content": said_before})
+                    continue
+                output = output_filler(grammar, turn.assistant)(slots, dice)
+                messages.append(self._assistant(output, dice))
+                asked = [call["id"] for call in messages[-1].get("tool_calls", [])]
+            else:
+                told = filled(turn.tool, {}, slots, dice)
+                answer = {"role": "tool", "content": told if isinstance(told, str) else dumps(told)}
+                messages.append({**answer, "tool_call_id": asked.pop(0)} if asked else answer)
+        if grammar.user is not None:
+            messages.append({"role": "user", "content": said(grammar.user, "user")})
+        return messages
+
+    def _assistant(self, output: Any, dice: random.Random) -> Message:
+        """What the assistant wrote: calls as the chat template wants them, or in the wire format."""
+        if not isinstance(output, Answer) or not output.calls or not self._template_shows_calls:
+            return {"role": "assistant", "content": wire.write(self.grammar, output)}
+        calls = [
+            {
+                "type": "function",
+                "id": "".join(dice.choices(string.ascii_letters + string.digits, k=9)),
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in output.calls
+        ]
+        return {"role": "assistant", "content": output.text, "tool_calls": calls}
+
+
+def _functions(tools: Iterable[Tool]) -> list[Row]:
+    return [tool.model_dump(include={"name", "description", "parameters"}) for tool in tools]
 
 
 def encode(tokenizer: Any, messages: list[Message], tools: list[Row] | None = None) -> list[int]:
@@ -148,6 +210,21 @@ def template_shows_tools(tokenizer: Any, tools: list[Row]) -> bool:
     return bool(tools) and chat_text(tokenizer, messages, tools) != chat_text(tokenizer, messages)
 
 
+def template_shows_calls(tokenizer: Any) -> bool:
+    """Whether the target's chat template writes down the calls of earlier turns."""
+    function = {"name": "look_up", "arguments": {"word": "w"}}
+    call = {"type": "function", "id": "abcdefghi", "function": function}
+    turns: list[Message] = [
+        {"role": "user", "content": "u"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "t", "tool_call_id": "abcdefghi"},
+    ]
+    try:
+        return "look_up" in chat_text(tokenizer, turns)
+    except UserError:
+        return False
+
+
 def tools_text(tools: Iterable[Row], wire_format: str) -> str:
     """The part of a system prompt that lists the tools, for a template that leaves them out.
 
@@ -162,7 +239,10 @@ def tools_text(tools: Iterable[Row], wire_format: str) -> str:
         }
         for tool in tools
     ]
-    return fill_in(source, {"tools": listed, "wire_format": wire_format}, "prompts/tools.jinja").strip()
+    if not listed:
+        return ""
+    call = wire.FORMATS[wire_format].write(Answer(calls=(Call("tool", {"parameter": "value"}),)), {})
+    return fill_in(source, {"tools": listed, "call": call}, "prompts/tools.jinja").strip()
 
 
 def _fields(schema: Row) -> str:

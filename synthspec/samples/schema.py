@@ -38,6 +38,7 @@ MATCHES = pa.schema(
         ("prompt_id", pa.string()),
         ("purpose", pa.string()),  # grammar | replay | ood
         ("grammar", pa.string()),  # null unless purpose is grammar
+        ("tool", pa.string()),  # the grammar's tool that the prompt is nearest to, or null
         ("set", pa.string()),  # name of the out-of-distribution set; null unless purpose is ood
         ("score", pa.float64()),
     ]

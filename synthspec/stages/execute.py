@@ -230,7 +230,7 @@ def _difference(run: Run, stage: Stage, old: StageRecord, new: StageRecord) -> s
     elif files:
         gone, came = files[0] not in new.inputs, files[0] not in old.inputs
         change = "has gone" if gone else "is new" if came else "has changed"
-        what = f"other content of {files[0]}; it {change} since"
+        what = f"other content of {files[0].removeprefix('project/')}; it {change} since"
     else:
         what = f"version {old.code} of its code, and this synthspec has version {new.code}"
     others = len(changed) + len(files) - 1

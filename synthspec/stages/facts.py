@@ -13,7 +13,7 @@ from synthspec.errors import UserError
 from synthspec.files import is_folder
 from synthspec.run import Run
 from synthspec.spec import PromptSource, Spec, Target
-from synthspec.yamlfile import check_inside, load_yaml
+from synthspec.yamlfile import check_inside
 
 if TYPE_CHECKING:
     from synthspec.grammar.model import Grammar
@@ -166,11 +166,12 @@ def project_grammars(spec: Spec, root: Path) -> list[Grammar]:
 
 def project_files(run: Run) -> dict[str, Path]:
     """Grammar files and prompt files by name, for the fingerprint of the first stage."""
-    from synthspec.grammar.model import grammar_files
+    from synthspec.grammar.model import catalogue_file, grammar_files
 
+    grammars = grammar_files(run.root, run.spec.grammars)
+    catalogues = [file for file in map(catalogue_file, grammars) if file is not None]
     found = {
-        f"project/{file.relative_to(run.root.resolve()).as_posix()}": file
-        for file in grammar_files(run.root, run.spec.grammars)
+        f"project/{file.relative_to(run.root.resolve()).as_posix()}": file for file in [*grammars, *catalogues]
     }
     for source in run.spec.prompts:
         found.update(source_files(source, run.root))
@@ -191,6 +192,9 @@ def ledger_so_far(run: Run) -> Row:
 
 def run_grammars(run: Run) -> list[Grammar]:
     """The run's own copies of the grammars, in the order of their names."""
-    from synthspec.grammar.model import Grammar
+    from synthspec.grammar.model import load_grammar
 
-    return [load_yaml(file, Grammar) for file in sorted(run.path("grammars").glob("*.yaml"))]
+    folder = run.path("grammars")
+    return [
+        load_grammar(file, folder, folder / "catalogues" / file.name) for file in sorted(folder.glob("*.yaml"))
+    ]

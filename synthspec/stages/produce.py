@@ -25,6 +25,9 @@ def pull(run: Run) -> Counts:
     found_grammars = project_grammars(run.spec, run.root)
     for file, grammar in zip(grammar_files(run.root, run.spec.grammars), found_grammars, strict=True):
         write_text(run.path(f"grammars/{grammar.name}.yaml"), file.read_text("utf-8-sig"))
+        if grammar.catalogue is not None:
+            tools = (file.parent / grammar.catalogue.file).read_text("utf-8-sig")
+            write_text(run.path(f"grammars/catalogues/{grammar.name}.yaml"), tools)
     rows: list[Row] = []
     states: list[str] = []
     seen: set[str] = set()

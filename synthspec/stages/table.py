@@ -128,7 +128,7 @@ STAGES = (
     Stage(
         "match",
         "pairing prompts with grammars",
-        1,
+        2,
         _match,
         ("grammars", "prompts/prompts.parquet"),
         ("matches",),
@@ -137,7 +137,7 @@ STAGES = (
     Stage(
         "render",
         "writing conversations",
-        1,
+        2,
         _render,
         ("grammars", "prompts/prompts.parquet", "matches/matches.parquet"),
         ("requests",),
@@ -156,7 +156,7 @@ STAGES = (
     Stage(
         "conform",
         "checking answers",
-        1,
+        2,
         facts.tokenizer_facts,
         ("grammars", "prompts/prompts.parquet", "requests/requests.parquet", "completions"),
         ("samples",),

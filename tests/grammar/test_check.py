@@ -29,18 +29,44 @@ CASES = {
     "empty examples": ({"examples": []}, "examples: is empty; write at least one"),
     "unknown key": ({"exmples": []}, "exmples: unknown key, did you mean examples?"),
     "no tools": ({"tools": None}, "kind: a grammar of kind tool_call needs tools"),
-    "schema of a tool call": ({"schema": {}}, "schema: belongs to kind extraction"),
+    "schema of a tool call": ({"schema": {}}, "schema: fits kind extraction only"),
     "extraction without schema": (
         {"kind": "extraction", "wire_format": "json", "tools": None},
         "kind: a grammar of kind extraction needs a schema",
     ),
     "extraction with tools": (
         {"kind": "extraction", "wire_format": "json", "schema": {}},
-        "tools: belong to kind tool_call",
+        "tools: fits kind tool_call only",
     ),
     "hermes extraction": (
         {"kind": "extraction", "tools": None, "schema": {}},
         "wire_format: hermes cannot write the kind extraction; write json",
+    ),
+    "code without a language": (
+        {"kind": "code", "tools": None, "wire_format": None, "examples": ["SELECT 1"]},
+        "kind: a grammar of kind code needs code",
+    ),
+    "code with a table that is not there": (
+        {
+            "kind": "code",
+            "tools": None,
+            "wire_format": None,
+            "code": {"language": "sql", "tables": {"guests": ["name", "city"]}},
+            "examples": ["SELECT name FROM guest WHERE city = '<redacted:town>'"],
+        },
+        "examples[0]: does not fit once it is filled",
+    ),
+    "text that is none": (
+        {"kind": "text", "tools": None, "wire_format": None, "examples": [{"a": 1}]},
+        "examples: of kind text are texts",
+    ),
+    "text with a wire format": (
+        {"kind": "text", "tools": None, "examples": ["Dear <redacted:town>."]},
+        "wire_format: a grammar of kind text has none; remove it",
+    ),
+    "no wire format": (
+        {"wire_format": None},
+        "kind: a grammar of kind tool_call needs a wire_format; write one of hermes",
     ),
     "one name twice": (
         {"tools": [TOOL, OTHER, TOOL]},
@@ -74,12 +100,15 @@ CASES = {
         "tools[0].parameters: must describe an object",
     ),
     "not enforceable": (
-        {"tools": tool_of(dependentRequired={"to": ["x"]}), "examples": example(to="a", x=1)},
-        'tools[0].parameters: cannot be enforced while decoding (Unimplemented keys: ["dependentRequired"])',
+        {
+            "tools": tool_of(properties={"to": {"type": "number", "multipleOf": 0.123456789123}}),
+            "examples": example(to="<redacted>", seats="<redacted>"),
+        },
+        "tools[0].parameters.properties.to.multipleOf: cannot be enforced while decoding (Value for",
     ),
     "required but closed": (
-        {"tools": tool_of(required=["from"]), "examples": example(**{"from": "a"})},
-        "cannot be enforced while decoding (Unsatisfiable schema: required property 'from'",
+        {"tools": tool_of(required=["from"], additionalProperties=False), "examples": example(to="a")},
+        "it is filled: find_train.arguments has no from, which is required",
     ),
     "template is none": ({"system": "{{ town"}, "system: the template does not work"),
     "unknown variable": (
@@ -90,16 +119,40 @@ CASES = {
         {"user": "{{ prompt.__class__.__mro__ }}"},
         "user: the template does not work: access to attribute '__class__'",
     ),
+    "a text times a million": (
+        {"system": "{{ 'a' * (10 ** 9) }}"},
+        "system: the template does not work: * is for numbers",
+    ),
+    "loops without end": (
+        {
+            "system": "{% for a in range(99) %}{% for b in range(99) %}{% for c in range(99) %}{% endfor %}"
+            "{% endfor %}{% endfor %}"
+        },
+        "system: the template does not work: loops stand at most 2 deep",
+    ),
+    "a long range": (
+        {"system": "{% for a in range(9999) %}x{% endfor %}"},
+        "system: the template does not work: a range has at most 100 items",
+    ),
+    "a macro": (
+        {"system": "{% macro m(n) %}{{ m(n - 1) }}{{ m(n - 1) }}{% endmacro %}{{ m(60) }}"},
+        "system: the template does not work: macros, blocks and other templates are not possible",
+    ),
+    "a template of many brackets": (
+        {"system": "{{ " + "(" * 900 + "1" + ")" * 900 + " }}"},
+        "system: the template does not work",
+    ),
     "no prompt shown": ({"user": "Go on."}, "user: no template shows the public prompt; write {{ prompt }}"),
     "misspelt keyword": (
         {"tools": schema_of({"type": "string", "maxLenght": 3})},
         "tools[0].parameters.properties.to.maxLenght: is no keyword of JSON Schema; did you mean maxLength?",
     ),
     "template that fails": ({"user": "{{ prompt + 1 }}"}, "user: the template does not work"),
-    "example of another form": ({"examples": ["find_train()"]}, "examples[0]: must be one call: name"),
+    "example without a call": ({"examples": ["find_train()"]}, "examples[0]: does not fit once it is filled"),
+    "example of another form": ({"examples": [{"find_train": {}}]}, "examples[0]: must be a call {name"),
     "example with more": (
         {"examples": [{**EXAMPLE, "id": 3}]},
-        "examples[0]: must be one call: name and arguments, and nothing else",
+        "examples[0]: must be a call {name, arguments}, a list of calls, a text, or {text, calls}",
     ),
     "unknown tool": (
         {"examples": [EXAMPLE, {**EXAMPLE, "name": "find_trian"}]},
@@ -111,33 +164,95 @@ CASES = {
     ),
     "example of wrong type": (
         {"examples": example(to="<redacted:town>", seats="two")},
-        "it is filled: find_train.arguments.seats breaks the keyword type",
+        "it is filled: whatever is tried for find_train.arguments.seats breaks the keyword type",
     ),
     "example lacks a part": (
         {"examples": example(to="<redacted:town>")},
         "it is filled: find_train.arguments has no seats, which is required",
     ),
     "pattern nobody can fill": (
-        {"tools": schema_of({"type": "string", "pattern": r"^\p{L}+$"}), "examples": example(to="<redacted>")},
-        "examples[0]: no value can be invented for a mark (error); write a value there",
+        {"tools": schema_of({"type": "string", "pattern": r"^a(?!b)b$"}), "examples": example(to="<redacted>")},
+        "examples[0]: does not fit once it is filled: whatever is tried for find_train.arguments.to breaks the "
+        "keyword pattern",
     ),
     "list without end": (
         {
             "tools": schema_of({"type": "array", "items": {}, "minItems": 1_000_000_000}),
             "examples": example(to="<redacted>"),
         },
-        "examples[0]: no value can be invented for a mark (ValueError); write a value there",
+        "examples[0]: does not fit once it is filled: whatever is tried for find_train.arguments.to breaks the "
+        "keyword minItems",
     ),
     "misspelt slot type": (
         {"slots": {"town": {"type": "citty"}}},
         "slots.town: its type is not possible here; did you mean city?",
+    ),
+    "words in json": (
+        {"wire_format": "json", "shape": {"prose": 0.5}},
+        "shape: json has no place for words; remove prose and the calls of 0",
+    ),
+    "a turn that calls what is not there": (
+        {"turns": [{"user": "hello"}, {"assistant": {"name": "find_tram", "arguments": {}}}, {"tool": "3"}]},
+        "turns[1].assistant.name: there is no tool 'find_tram'; did you mean find_train?",
+    ),
+    "a turn without a required field": (
+        {"turns": [{"user": "hello"}, {"assistant": {"name": "find_train", "arguments": {}}}, {"tool": "3"}]},
+        "turns[1].assistant: does not fit once it is filled: find_train.arguments has no",
+    ),
+    "days behind the last year": (
+        {
+            "slots": {
+                "town": {"type": "city"},
+                "a": {"type": "date", "to": "9999-12-30"},
+                "b": {"type": "date", "after": "a", "days": [1, 9]},
+            }
+        },
+        "slots.b: may lie behind the year 9999",
+    ),
+    "a locale without phones": (
+        {"slots": {"town": {"type": "phone", "locale": "fil_PH"}}},
+        "slots.town: no phone can be invented for fil_PH; write another locale",
+    ),
+    "tool before a call": (
+        {"turns": [{"user": "hello"}, {"tool": "3"}]},
+        "turns[1]: a tool's answer cannot come after a user's turn; there comes an assistant's turn",
+    ),
+    "turn of two": (
+        {"turns": [{"user": "hello", "tool": "3"}]},
+        "turns[0]: a turn is one of user, assistant and tool",
+    ),
+    "nothing to answer": (
+        {"turns": [{"user": "{{ prompt }}"}, {"assistant": "Yes."}], "user": None},
+        "user: is null, so the last of turns must be a tool's answer",
+    ),
+    "unknown slot in a turn": (
+        {"turns": [{"user": "hello"}, {"assistant": "In <redacted:twon>."}]},
+        "turns[1]: <redacted:twon> names no slot; did you mean town?",
+    ),
+    "days in a circle": (
+        {
+            "slots": {
+                "town": {"type": "city"},
+                "a": {"type": "date", "after": "b"},
+                "b": {"type": "date", "after": "a"},
+            }
+        },
+        "slots.a.after: the days lie behind each other in a circle",
+    ),
+    "day behind no day": (
+        {"slots": {"town": {"type": "city"}, "a": {"type": "date", "after": "town"}}},
+        "slots.a.after: 'town' is no other date slot",
+    ),
+    "statistics of a field that is not there": (
+        {"shape": {"present": {"find_train.fast": 0.5}}},
+        "shape.present.find_train.fast: there is no field find_train.fast",
     ),
     "slot out of range": (
         {
             "slots": {"town": {"type": "integer", "min": 50}},
             "examples": example(to="a", seats="<redacted:town>"),
         },
-        "it is filled: find_train.arguments.seats breaks the keyword maximum",
+        "it is filled: whatever is tried for find_train.arguments.seats breaks the keyword maximum",
     ),
 }
 

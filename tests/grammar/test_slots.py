@@ -86,3 +86,75 @@ def test_weights_are_kept():
 def test_mistakes_are_told(slot, words):
     with pytest.raises(ValidationError, match=words):
         slot_of(slot)
+
+
+def test_an_end_lies_behind_its_start(load):
+    grammar = load(
+        slots={
+            "leaves": {"type": "date", "after": "comes", "days": [2, 5]},
+            "comes": {"type": "date", "from": "2025-02-27", "to": "2025-02-28"},
+            "pays": {"type": "date", "after": "leaves", "days": [0, 0]},
+            "town": ALL["town"],
+        }
+    )
+    stays = set()
+    for seed in range(60):
+        made = {
+            name: datetime.date.fromisoformat(day)
+            for name, day in fill(grammar, seed).items()
+            if name != "town"
+        }
+        stays.add((made["leaves"] - made["comes"]).days)
+        assert made["pays"] == made["leaves"]
+    assert stays == {2, 3, 4, 5}
+
+
+def test_values_of_a_record_belong_together(load):
+    rows = [{"city": "Bern", "postcode": "3011"}, {"city": "Basel", "postcode": "4051"}]
+    call = {
+        "name": "find_train",
+        "arguments": {"to": "<redacted:place.postcode> <redacted:place.city>", "seats": 1},
+    }
+    grammar = load(
+        slots={"place": {"type": "record", "rows": rows}}, system="In {{ place.city }}.", examples=[call]
+    )
+    made = {tuple(fill(grammar, seed)["place"].values()) for seed in range(20)}
+    assert made == {("Bern", "3011"), ("Basel", "4051")}
+
+
+@given(st.integers(0, 2**63), st.sampled_from(["uniform", "normal", "log"]))
+def test_no_distribution_leaves_its_range(seed, distribution):
+    whole = slot_of({"type": "integer", "min": 1, "max": 9, "distribution": distribution})
+    assert value(whole, seed) in range(1, 10)
+    money = slot_of(
+        {"type": "money", "min": 10, "max": 5000, "distribution": distribution, "format": "CHF {amount}"}
+    )
+    assert re.fullmatch(r"CHF [1-5]?,?\d{2,3}\.\d\d", value(money, seed))
+
+
+def test_distributions_differ_where_they_should():
+    def middle(distribution):
+        slot = slot_of({"type": "number", "min": 1, "max": 10_000, "distribution": distribution})
+        drawn = sorted(value(slot, seed) for seed in range(400))
+        return drawn[200], drawn[300] - drawn[100]
+
+    (uniform, wide), (normal, narrow), (log, _) = map(middle, ("uniform", "normal", "log"))
+    assert 4000 < uniform < 6000
+    assert 4000 < normal < 6000
+    assert narrow < wide / 1.5
+    assert 50 < log < 200
+
+
+@pytest.mark.parametrize(
+    "slot",
+    [
+        {"type": "integer", "min": 0, "max": 9, "distribution": "log"},
+        {"type": "money", "format": "EUR"},
+        {"type": "date", "after": "x", "days": [3, 1]},
+        {"type": "record", "rows": [{"a": 1}, {"b": 2}]},
+        {"type": "record", "rows": []},
+    ],
+)
+def test_slots_that_cannot_be_filled_are_refused(slot):
+    with pytest.raises(ValidationError):
+        slot_of(slot)

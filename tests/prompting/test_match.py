@@ -117,3 +117,13 @@ def test_words_of_parameters_count_half():
 
 def test_no_prompts_no_matches(grammars):
     assert match([], grammars, a_spec()) == ([], [])
+
+
+def test_rows_follow_weights_and_name_the_tool(prompts):
+    grammars = [
+        tool_grammar("sky", "read_weather", "The weather at a place", weight=0.5),
+        tool_grammar("tunes", "playSong", "Plays a song", weight=2),
+    ]
+    rows, _ = match(prompts, grammars, a_spec(rows_per_grammar=4))
+    assert {name: len(texts) for name, texts in by_use(rows, prompts).items()} == {"sky": 2, "tunes": 8}
+    assert {(row["grammar"], row["tool"]) for row in rows} == {("sky", "read_weather"), ("tunes", "playSong")}

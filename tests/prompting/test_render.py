@@ -4,6 +4,7 @@ import pytest
 from prompting_cases import CHAT, CHAT_WITH_TOOLS, a_spec, any_grammar, tokenizer_with, tool_grammar
 
 from synthspec.errors import UserError
+from synthspec.grammar.constraint import Constraint
 from synthspec.ledger import count
 from synthspec.prompting.render import MAX_PROMPT_TOKENS, fill_in, render, template_shows_tools, tools_text
 
@@ -24,8 +25,15 @@ def desk():
 
 def matched(text: str, n: int = 0, **fields):
     prompt = {"id": f"p{n}", "text": text}
-    match = {"id": f"m{n}", "prompt_id": f"p{n}", "purpose": "grammar", "grammar": "sky", "set": None, **fields}
-    return match, prompt
+    match = {
+        "id": f"m{n}",
+        "prompt_id": f"p{n}",
+        "purpose": "grammar",
+        "grammar": "sky",
+        "tool": None,
+        "set": None,
+    }
+    return {**match, **fields}, prompt
 
 
 def rendered(tokenizer, grammars, *pairs, **fields):
@@ -45,7 +53,7 @@ def test_tools_stand_first_in_the_system_prompt_when_the_template_ignores_them(d
     assert user == {"role": "user", "content": "Asked: Rain in Oslo?"}
     text = tokenizer.decode(row["prompt_ids"])
     assert text.endswith("<|im_start|>user\nAsked: Rain in Oslo?<|im_end|>\n<|im_start|>assistant\n")
-    assert json.loads(row["constraint"])["begin"] == "<tool_call>\n"
+    assert row["constraint"] == desk.constraint.to_json()
 
 
 def test_a_template_that_shows_tools_is_left_to_do_so(desk):
@@ -116,7 +124,7 @@ def test_a_prompt_is_never_read_as_a_template(desk):
 def test_extractions_have_no_tools():
     (row,), _ = rendered(tokenizer_with(CHAT), [any_grammar("sky")], matched("Help!"))
     assert json.loads(row["messages"])[0]["content"] == "File it."
-    assert json.loads(row["constraint"])["begin"] == ""
+    assert Constraint.from_json(row["constraint"]).wire_format == ""
 
 
 @pytest.mark.parametrize("template", ["{{ {}[prompt] }}", "{{ prompt | round }}", "{{ ('%d' % prompt) }}"])
@@ -156,3 +164,72 @@ def test_tools_are_listed_with_the_types_of_their_fields():
         'who?: integer | "all", rest?: any): Goes.'
     ) in text
     assert "<tool_call>" not in text
+
+
+TURNS = [
+    {"user": "Is it cold in {{ town }}?"},
+    {"assistant": {"name": "read_weather", "arguments": {"place": "<redacted:town>"}}},
+    {"tool": {"degrees": 3, "town": "<redacted:town>"}},
+    {"assistant": "Three degrees in <redacted:town>."},
+]
+CHAT_WITH_CALLS = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
+    "{% if message.tool_calls %}{% for call in message.tool_calls %}CALL {{ call.function.name }} "
+    "{{ call.function.arguments | tojson }}{% endfor %}{% else %}{{ message.content }}{% endif %}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.fixture
+def conversation():
+    return tool_grammar(
+        "sky", "read_weather", "The weather at a place", turns=TURNS, slots={"town": {"type": "city"}}
+    )
+
+
+def test_earlier_turns_hold_the_same_value_of_a_slot(conversation):
+    (row,), _ = rendered(tokenizer_with(CHAT), [conversation], matched("And tomorrow?"))
+    town = json.loads(row["slots"])["town"]
+    system, asked, called, answered, said, last = json.loads(row["messages"])
+    assert system["role"] == "system"
+    assert asked["content"] == f"Is it cold in {town}?"
+    assert called["content"] == (
+        '<tool_call>\n{"name": "read_weather", "arguments": {"place": "' + town + '"}}\n</tool_call>'
+    )
+    assert answered == {"role": "tool", "content": '{"degrees": 3, "town": "' + town + '"}'}
+    assert said["content"] == f"Three degrees in {town}."
+    assert last == {"role": "user", "content": "And tomorrow?"}
+
+
+def test_a_template_that_shows_calls_is_left_to_do_so(conversation):
+    tokenizer = tokenizer_with(CHAT_WITH_CALLS)
+    (row,), _ = rendered(tokenizer, [conversation], matched("And tomorrow?"))
+    called, answered = json.loads(row["messages"])[2:4]
+    assert called["tool_calls"][0]["function"]["name"] == "read_weather"
+    assert answered["tool_call_id"] == called["tool_calls"][0]["id"]
+    assert 'CALL read_weather {"place":' in tokenizer.decode(row["prompt_ids"])
+
+
+def test_a_tool_s_answer_may_come_last(conversation):
+    turns = [{"user": "{{ prompt }}"}, *TURNS[1:3]]
+    grammar = tool_grammar("sky", "read_weather", "", turns=turns, user=None, slots={"town": {"type": "city"}})
+    (row,), _ = rendered(tokenizer_with(CHAT), [grammar], matched("How cold is it?"))
+    assert [message["role"] for message in json.loads(row["messages"])][1:] == ["user", "assistant", "tool"]
+
+
+def test_requests_are_held_to_what_was_drawn_for_them():
+    parameters = {
+        "type": "object",
+        "properties": {"place": {"type": "string"}, "day": {"type": "string"}},
+        "required": ["place"],
+    }
+    grammar = tool_grammar(
+        "sky",
+        "read_weather",
+        "",
+        tools=[{"name": "read_weather", "parameters": parameters}],
+        shape={"calls": {"1": 1, "2": 1}, "present": {"read_weather.day": 0.5}},
+    )
+    pairs = [matched(f"How cold is it at {n}?", n) for n in range(40)]
+    rows, _ = rendered(tokenizer_with(CHAT), [grammar], *pairs)
+    assert 3 <= len({row["constraint"] for row in rows}) <= 4
