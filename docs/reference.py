@@ -48,6 +48,8 @@ def kind(field: Schema) -> str:
         if key in field:
             return " or ".join(kind(one) for one in field[key] if one.get("type") != "null")
     if field.get("type") == "array":
+        if "prefixItems" in field:
+            return f"`[least, most]`, each {kind(field['prefixItems'][0])}"
         return f"list of {kind(field['items'])}"
     if field.get("type") == "object":
         named = list(field.get("patternProperties", {}).values())

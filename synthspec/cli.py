@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -25,12 +25,19 @@ app = typer.Typer(
 )
 runs_app = typer.Typer(help="Look at run folders, or remove one.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(runs_app, name="runs")
+grammar_app = typer.Typer(help="Look at grammars by themselves.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(grammar_app, name="grammar")
 
 SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="A spec file, or the folder it is in.")]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder or its name, or a spec file.")]
 Runs = Annotated[
     Path | None, typer.Option("--runs", metavar="DIR", help="Where run folders are; runs/ beside the spec.")
 ]
+GrammarPath = Annotated[Path, typer.Argument(metavar="GRAMMAR", help="A grammar file.")]
+Model = Annotated[
+    str, typer.Option("--target", metavar="MODEL", help="smollm2, a folder, or owner/name@commit.")
+]
+Engine = Literal["llguidance", "sglang", "vllm"]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else.")]
 
 
@@ -219,6 +226,97 @@ def runs_rm(
     _answer(facts, f"{run} is removed.", as_json)
 
 
+@grammar_app.command("check")
+def grammar_check(
+    paths: Annotated[list[Path], typer.Argument(metavar="GRAMMAR...", help="Files, or folders of files.")],
+    as_json: Json = False,
+) -> None:
+    """Tell every mistake in grammars, and what an engine cannot hold a target to."""
+    from synthspec.grammar_pages import checked
+    from synthspec.grammar_verbs import check
+
+    found = check(paths)
+    if as_json:
+        _print({"grammars": found})
+    else:
+        _show(checked(found))
+
+
+@grammar_app.command("show")
+def grammar_show(
+    path: GrammarPath,
+    target: Model = "smollm2",
+    seed: Annotated[int, typer.Option("--seed", min=0, help="What values are drawn with.")] = 0,
+    engine: Annotated[Engine, typer.Option("--engine", help="Whose constraint.")] = "llguidance",
+    as_json: Json = False,
+) -> None:
+    """Show what a grammar means: the conversation, the constraint, and filled examples with their spans."""
+    from synthspec.grammar_pages import shown
+    from synthspec.grammar_verbs import show
+    from synthspec.targets.load import tokenizer_named
+
+    found = show(path, tokenizer_named(target), seed)
+    if as_json:
+        _print(found)
+    else:
+        _show(shown(found, engine))
+
+
+@grammar_app.command("conform")
+def grammar_conform(
+    path: GrammarPath,
+    completions: Annotated[Path, typer.Argument(metavar="COMPLETIONS", help="JSON lines of completions.")],
+    target: Annotated[
+        str | None,
+        typer.Option("--target", metavar="MODEL", help="Whose tokens; for spans, and for token ids."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say of every completion whether it is what the grammar says; --json gives a line for each."""
+    from synthspec.grammar_verbs import conform
+    from synthspec.targets.load import tokenizer_named
+
+    counts: dict[str, int] = {}
+    for row in conform(path, completions, tokenizer_named(target) if target else None):
+        counts[row["state"]] = counts.get(row["state"], 0) + 1
+        typer.echo(json.dumps(row, ensure_ascii=False) if as_json else _verdict_line(row))
+    if not as_json:
+        total = sum(counts.values())
+        typer.echo(f"{counts.get('kept', 0):,} of {total:,} kept")
+
+
+def _verdict_line(row: dict[str, Any]) -> str:
+    spans = ", ".join(f"{count} {kind}" for kind, count in row.get("spans", {}).items())
+    return f"{row['line']}: {row['state']}" + (
+        f", {row['reason']}" if row["reason"] else f" ({spans})" if spans else ""
+    )
+
+
+@grammar_app.command("from-openapi")
+def grammar_from_openapi(
+    document: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="An OpenAPI document, MCP tools/list answer, list of tools, or JSON Schema."
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the grammars go.")] = Path(
+        "grammars"
+    ),
+    wire_format: Annotated[str, typer.Option("--wire-format", help="How the target writes a call.")] = "hermes",
+    as_json: Json = False,
+) -> None:
+    """Make a grammar from the description of an interface."""
+    from synthspec.grammar_verbs import import_grammar
+
+    file, notes = import_grammar(document, out, wire_format)
+    _answer(
+        {"grammar": str(file), "notes": notes},
+        "\n".join([*notes, f"{file} is written; look at it, then: synthspec grammar check {file}"]),
+        as_json,
+    )
+
+
 def _flow(name: str, path: Path, runs: Path | None, as_json: bool, **options: Any) -> None:
     """Run a flow; then print what the run folder holds, also where the gate refused."""
     from synthspec.errors import GateRefused
@@ -268,7 +366,7 @@ def _show(what: Any) -> None:
 
 
 def _terminated(number: int, frame: Any) -> None:
-    raise Stopped("stopped by SIGTERM; the same command goes on where it stopped")
+    raise Stopped("stopped by SIGTERM; run the same command again")
 
 
 def main() -> None:

@@ -14,8 +14,6 @@ from synthspec.stages import facts
 
 Row = dict[str, Any]
 
-STYLES = {"forced": "dim", "structure": "cyan", "value": "bold green", "free": ""}
-
 
 def make_preview(path: Path, n: int) -> list[Row]:
     """Take `n` requests of each grammar from the prompt to the checked completion.
@@ -55,32 +53,36 @@ def make_preview(path: Path, n: int) -> list[Row]:
     target = facts.loaded_target(run)
     shown: list[Row] = []
     with progress.bar("the target answers", len(requests), "requests") as tick:
-        for name, group in groupby(requests, _by_grammar):
-            batch = list(group)
-            for request, (ids, finish_reason) in zip(batch, ask(batch, target), strict=True):
-                completion = {"id": content_id(request["id"], ids), "ids": ids, "finish_reason": finish_reason}
-                verdict = conform(request, completion, grammars[name], tokenizer)
-                prompt = prompts[request["prompt_id"]]
-                shown.append(
-                    {
-                        "grammar": name,
-                        "prompt": prompt["text"],
-                        "source": prompt["source"],
-                        "licence": prompt["licence"],
-                        "messages": json.loads(request["messages"]),
-                        "slots": json.loads(request["slots"]),
-                        "completion": tokenizer.decode(ids),
-                        "state": verdict.state,
-                        "reason": verdict.reason,
-                        "finish_reason": finish_reason,
-                        "tokens": len(ids),
-                        "spans": [
-                            {"kind": kind, "text": tokenizer.decode(ids[start:end])}
-                            for kind, start, end in verdict.spans
-                        ],
-                    }
-                )
-            tick(len(batch))
+        # All grammars in one batch: a step takes hardly longer for many rows than for one.
+        size = target.settings.batch_rows
+        answers = [
+            answer
+            for start in range(0, len(requests), size)
+            for answer in ask(requests[start : start + size], target, tick)
+        ]
+    for request, (ids, finish_reason) in zip(requests, answers, strict=True):
+        completion = {"id": content_id(request["id"], ids), "ids": ids, "finish_reason": finish_reason}
+        verdict = conform(request, completion, grammars[request["grammar"]], tokenizer)
+        prompt = prompts[request["prompt_id"]]
+        shown.append(
+            {
+                "grammar": request["grammar"],
+                "prompt": prompt["text"],
+                "source": prompt["source"],
+                "licence": prompt["licence"],
+                "messages": json.loads(request["messages"]),
+                "slots": json.loads(request["slots"]),
+                "completion": tokenizer.decode(ids),
+                "state": verdict.state,
+                "reason": verdict.reason,
+                "finish_reason": finish_reason,
+                "tokens": len(ids),
+                "spans": [
+                    {"kind": kind, "text": tokenizer.decode(ids[start:end])}
+                    for kind, start, end in verdict.spans
+                ],
+            }
+        )
     return shown
 
 
@@ -94,11 +96,12 @@ def page(requests: list[Row]) -> Any:
     from rich.rule import Rule
     from rich.text import Text
 
-    legend = Text("spans: ")
-    for kind, style in STYLES.items():
-        legend.append(f"[{kind}]" if kind == "value" else kind, style=style).append(" ")
-    legend.append("\nA wrong value is expected, since only structure is learned; a wrong structure is dropped.")
-    parts: list[Any] = [legend]
+    from synthspec.grammar_pages import coloured, legend
+
+    told = legend().append(
+        "\nA wrong value is expected, since only structure is learned; a wrong structure is dropped."
+    )
+    parts: list[Any] = [told]
     for number, request in enumerate(requests, start=1):
         parts.append(Rule(f"{number}. {request['grammar']}, prompt from {request['source']}", align="left"))
         for message in request["messages"]:
@@ -106,9 +109,6 @@ def page(requests: list[Row]) -> Any:
             parts.append(Text(message["content"]))
         why = f", because {request['reason']}" if request["reason"] else ""
         parts.append(Text(f"the target, {request['tokens']} tokens, {request['state']}{why}:", style="bold"))
-        answer = Text()
-        for span in request["spans"]:
-            text = f"[{span['text']}]" if span["kind"] == "value" else span["text"]
-            answer.append(text, style=STYLES[span["kind"]])
-        parts += [answer if request["spans"] else Text(request["completion"], style="red"), Text()]
+        answer = coloured(request["spans"]) if request["spans"] else Text(request["completion"], style="red")
+        parts += [answer, Text()]
     return Group(*parts)

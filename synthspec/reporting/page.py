@@ -177,7 +177,9 @@ def _headlines(sets: list[dict[str, Any]]) -> list[dict[str, Any]]:
             first = group[0]
             shown.append(
                 {
-                    "title": title if kind == "heldout_prompts" else f"{title}: {words(first['name'])}",
+                    "title": title
+                    if kind == "heldout_prompts"
+                    else f"{title}: {words(first['name'].removeprefix('grammar_'))}",
                     "main": kind == "heldout_prompts",
                     "set": first,
                     "factor": first["trained"]["accept_len"] / first["start"]["accept_len"],

@@ -86,6 +86,16 @@ def load_tokenizer(target: spec.Target) -> Any:
     return tokenizer
 
 
+def tokenizer_named(model: str) -> Any:
+    """The tokenizer of smollm2, of a folder, or of a hub id with its commit, `owner/name@commit`.
+
+    Raises:
+        UserError: as `load_tokenizer`.
+    """
+    name, _, revision = model.partition("@")
+    return load_tokenizer(spec.Target(model=name, revision=revision or None))
+
+
 def describe_target(target: spec.Target) -> dict[str, Any]:
     """What identifies a target and how big it is, without reading its weights.
 

@@ -7,7 +7,8 @@ import torch
 
 from synthspec.dflash.decode import SpeculativeAsk, decode
 from synthspec.dflash.model import Drafter
-from synthspec.grammar.constraint import Constraint, TokenConstraints
+from synthspec.grammar.constraint import Constraint, Json, Text, TokenConstraints
+from synthspec.grammar.constraint import row as row_of
 from synthspec.targets.causal import CausalModel
 from synthspec.targets.generate import Ask, generate
 from tests.dflash.conftest import drafter_config, tiny_llama
@@ -158,7 +159,7 @@ def test_a_real_grammar_is_followed_through_accepted_and_refused_drafts(smollm2_
         "required": ["city", "nights"],
         "additionalProperties": False,
     }
-    constraint = Constraint("<call>", schema, "</call>").to_json()
+    constraint = Constraint(row_of(Text("<call>"), Json(schema), Text("</call>"))).to_json()
     model = CausalModel(tiny_llama(vocab_size=49152, hidden_size=64))
     torch.manual_seed(3)
     drafter = Drafter(drafter_config(vocab_size=49152, hidden_size=64, mask_token_id=16))

@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from synthspec.errors import Stopped, UserError
-from synthspec.grammar.constraint import Constraint
+from synthspec.grammar.constraint import Constraint, Json, Text
+from synthspec.grammar.constraint import row as row_of
 from synthspec.targets import sglang
 from synthspec.targets.sglang import ask_workers
 
@@ -107,8 +108,8 @@ def test_answers_come_back_in_order_as_token_ids(server):
 
 def test_the_grammar_travels_as_sglang_takes_it(server):
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-    bare = Constraint("", schema, "").to_json()
-    tagged = Constraint("<tool_call>\n", schema, "\n</tool_call>").to_json()
+    bare = Constraint(Json(schema)).to_json()
+    tagged = Constraint(row_of(Text("<tool_call>\n"), Json(schema), Text("\n</tool_call>"))).to_json()
     ask_workers([row(5, constraint=bare), row(6, constraint=tagged), row(7)], target(server.url))
     by_prompt = {body["input_ids"][0]: body["sampling_params"] for body in server.asked}
     assert json.loads(by_prompt[5]["json_schema"])["required"] == ["a"]

@@ -1,0 +1,90 @@
+"""What the verbs about grammars show on a terminal."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+Row = dict[str, Any]
+
+STYLES = {"forced": "dim", "structure": "cyan", "value": "bold green", "free": ""}
+
+
+def coloured(spans: list[Row]) -> Any:
+    """The text of spans in colour, with values in brackets for terminals without."""
+    from rich.text import Text
+
+    text = Text()
+    for span in spans:
+        text.append(
+            f"[{span['text']}]" if span["kind"] == "value" else span["text"], style=STYLES[span["kind"]]
+        )
+    return text
+
+
+def legend() -> Any:
+    """What the colours mean."""
+    from rich.text import Text
+
+    text = Text("spans: ")
+    for kind, style in STYLES.items():
+        text.append(f"[{kind}]" if kind == "value" else kind, style=style).append(" ")
+    return text
+
+
+def checked(grammars: list[Row]) -> Any:
+    """A line for each grammar, and what engines cannot honour."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("grammar", "kind", "wire format", box=None, header_style="bold", pad_edge=False)
+    for column in ("tools", "examples"):
+        table.add_column(column, justify="right")
+    table.add_column("file")
+    notes: list[Any] = []
+    for row in grammars:
+        table.add_row(
+            row["name"],
+            row["kind"],
+            row["wire_format"] or "",
+            str(row["tools"]),
+            str(row["examples"]),
+            row["file"],
+        )
+        if row["unenforced"]:
+            places = ", ".join(row["unenforced"])
+            notes.append(Text(f"{row['name']}: not enforced while decoding, only checked afterwards: {places}"))
+        if row["unwritable"]:
+            places = "; ".join(row["unwritable"])
+            notes.append(Text(f"{row['name']}: a target held to the constraint cannot write {places}"))
+        engines: dict[str, list[str]] = {}
+        for engine, sentences in row["unsupported"].items():
+            for sentence in sentences:
+                engines.setdefault(sentence, []).append(engine)
+        notes += [Text(f"{row['name']}, {', '.join(who)}: {sentence}") for sentence, who in engines.items()]
+    right = "is right" if len(grammars) == 1 else "are right"
+    return Group(
+        table, *notes, Text(f"{len(grammars)} {'grammar' if len(grammars) == 1 else 'grammars'} {right}")
+    )
+
+
+def shown(grammar: Row, engine: str) -> Any:
+    """A grammar's conversation, constraint and examples."""
+    from rich.console import Group
+    from rich.rule import Rule
+    from rich.text import Text
+
+    constraint = grammar["constraint"][engine]
+    said = constraint if isinstance(constraint, str) else json.dumps(constraint, indent=2, ensure_ascii=False)
+    parts: list[Any] = [Rule("what the target reads", align="left"), Text(grammar["conversation"])]
+    parts += [Rule(f"what it is held to, as {engine} takes it", align="left"), Text(said.strip())]
+    parts += [Rule("examples, filled", align="left"), legend()]
+    for example in grammar["examples"]:
+        why = f", because {example['reason']}" if example["reason"] else ""
+        parts.append(Text(f"{example['tokens']} tokens, {example['state']}{why}:", style="bold"))
+        parts += [
+            coloured(example["spans"]) if example["spans"] else Text(example["text"], style="red"),
+            Text(),
+        ]
+    return Group(*parts)
