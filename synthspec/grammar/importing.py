@@ -20,8 +20,9 @@ from pydantic import ValidationError
 from synthspec.errors import UserError
 from synthspec.grammar.dialects import modern
 from synthspec.grammar.schemas import TELLING, inlined, unenforced
-from synthspec.yamlfile import MAX_BYTES, MAX_NODES, as_told, plain_loader
+from synthspec.yamlfile import MAX_NODES, as_told, plain_loader
 
+MAX_BYTES = 10_000_000  # of a document
 MAX_VALUES = 1_000_000  # of a JSON document
 MAX_YAML_BYTES = 2_000_000  # reading YAML takes twenty times as long as JSON
 MAX_LEVELS = 150  # of nesting

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FENCE = "sql"
 
-MAX_TEXT = 8_000  # characters that are read
+MAX_TEXT = 20_000  # characters that are read
 MAX_COLUMNS = 2_000  # of all tables together
 
 Statement = Literal["select", "insert", "update", "delete"]
