@@ -68,7 +68,7 @@ def load_yaml(path: Path, model: type[Model], *, root: Path | None = None) -> Mo
     """
     if root is not None:
         check_inside(root, path)
-    return parse_yaml(_read(path), path, model)
+    return parse_yaml(read_text(path, MAX_BYTES), path, model)
 
 
 def parse_yaml(text: str, path: Path, model: type[Model]) -> Model:
@@ -125,14 +125,15 @@ def check_inside(root: Path, path: Path | str) -> Path:
     return found
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path, most: int) -> str:
+    """The text of a regular file of at most so many bytes; UserError, in words, if it is none."""
     try:
         if path.is_dir():
-            raise UserError(f"{path}: is a folder; name the YAML file inside it")
+            raise UserError(f"{path}: is a folder; name the file inside it")
         if path.exists() and not path.is_file():
-            raise UserError(f"{path}: is no regular file; name the YAML file itself")
-        if path.stat().st_size > MAX_BYTES:
-            raise UserError(f"{path}: is larger than {MAX_BYTES // 1_000_000} MB; split it into several files")
+            raise UserError(f"{path}: is no regular file; name the file itself")
+        if path.stat().st_size > most:
+            raise UserError(f"{path}: is larger than {most // 1_000_000} MB; split it into several files")
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file; check the path") from None

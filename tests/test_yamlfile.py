@@ -115,6 +115,8 @@ def test_missing_folder_binary_and_large_files_are_said_in_words(tmp_path, monke
         load_yaml(tmp_path / "none.yaml", Desk)
     with pytest.raises(UserError, match="is a folder"):
         load_yaml(tmp_path, Desk)
+    with pytest.raises(UserError, match="is no regular file"):
+        load_yaml(Path("/dev/zero"), Desk)
     (tmp_path / "latin.yaml").write_bytes(b"name: \xe4\n")
     with pytest.raises(UserError, match="not UTF-8"):
         load_yaml(tmp_path / "latin.yaml", Desk)

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from synthspec.errors import UserError
 from synthspec.grammar.dialects import modern
 from synthspec.grammar.schemas import TELLING, inlined, unenforced
-from synthspec.yamlfile import MAX_NODES, as_told, plain_loader
+from synthspec.yamlfile import MAX_NODES, as_told, plain_loader, read_text
 
 MAX_BYTES = 10_000_000  # of a document
 MAX_VALUES = 1_000_000  # of a JSON document
@@ -71,18 +71,7 @@ def import_file(path: Path, wire_format: str = "hermes") -> Imported:
         UserError: it cannot be read, is no document of a known kind, or nothing in it can be used; each
             in one line that names the place and the keyword.
     """
-    try:
-        if path.is_dir():
-            raise UserError(f"{path}: is a folder; name the document inside it")
-        if path.stat().st_size > MAX_BYTES:
-            raise UserError(f"{path}: is larger than {MAX_BYTES // 1_000_000} MB; split it into several files")
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file; check the path") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); check its permissions") from None
+    text = read_text(path, MAX_BYTES)
     try:
         return import_document(parsed(text), path.stem, wire_format)
     except ValueError as error:
