@@ -79,18 +79,26 @@ def _by_span(
     return {kind: count for kind, count in counts.items() if count["proposed"]}
 
 
-def by_purpose(
+def on_the_way(
     rows: Sequence[Row], target: LoadedTarget, drafter: Drafter, tick: Callable[[int], None] = lambda n: None
-) -> dict[str, float]:
-    """Acceptance lengths on some samples: `in_domain` of those with a grammar, `general` of the others.
+) -> Row:
+    """What chooses a checkpoint: acceptance on some samples, apart for those with a grammar and the others.
 
     Of each answer at most `TOKENS_ON_THE_WAY` tokens are decoded.
+
+    Returns:
+        `accept_len` and `counts`, each by `in_domain` and `general`, as far as there are such samples; the
+        counts are `accepted` draft tokens and verify `steps` of each request, in the order of the rows.
     """
     short = [{**row, "max_new_tokens": min(row["max_new_tokens"], TOKENS_ON_THE_WAY)} for row in rows]
     accepted, steps = totals(trace(short, target, drafter, tick))
     has_grammar = np.array([row["grammar"] is not None for row in rows])
-    parts = {"in_domain": has_grammar, "general": ~has_grammar}
-    return {name: accept_len(accepted[part], steps[part]) for name, part in parts.items() if part.any()}
+    found: Row = {"accept_len": {}, "counts": {}}
+    for name, part in (("in_domain", has_grammar), ("general", ~has_grammar)):
+        if steps[part].sum():
+            found["accept_len"][name] = accept_len(accepted[part], steps[part])
+            found["counts"][name] = {"accepted": accepted[part].tolist(), "steps": steps[part].tolist()}
+    return found
 
 
 def measure(

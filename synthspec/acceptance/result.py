@@ -89,8 +89,16 @@ class Acceptance(_Part):
     gate: Decision | None = Field(description="null until the check stage has run")
 
 
+class RequestCounts(_Part):
+    """One number a request."""
+
+    accepted: list[Count] = Field(description="draft tokens that were accepted")
+    steps: list[Count] = Field(description="verification steps")
+
+
 class LogEntry(TrainingEntry):
     first_guess: float | None = Field(None, description="mean probability of the right first token")
+    counts: dict[str, RequestCounts] | None = Field(None, description="what accept_len was computed from")
 
 
 class TrainingLog(_Part):

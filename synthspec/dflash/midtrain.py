@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from synthspec.acceptance.compare import Estimate, paired_bootstrap
 from synthspec.dflash.batches import Document
 from synthspec.dflash.checkpoint import WEIGHTS, check_fits, load, save
 from synthspec.dflash.features import extract
@@ -25,9 +26,6 @@ from synthspec.targets.load import LoadedTarget
 
 Row = dict[str, Any]
 FEATURES = "features.bin"
-# How far general acceptance may fall at a checkpoint that is chosen: about what chance makes of a few requests.
-# Whether it really fell, the gate decides on more of them.
-TOLERANCE = 0.1
 
 
 def start_folder(settings: Train, root: Path | None = None) -> Path:
@@ -95,19 +93,28 @@ def read_documents(rows: Sequence[Row], path: Path, mask_token_id: int) -> list[
 def choose(log: Sequence[Row]) -> int:
     """The step to keep: the best on trained grammars, the later of equals, of those that kept what they knew.
 
-    Where every checkpoint has lost more than `TOLERANCE` of the general acceptance length of step 0, the
-    one that kept most of it.  Without measurements, the last.
+    One has lost general acceptance when the whole 95% interval of the paired difference from step 0 is
+    below 0: these few requests can say no more, and the gate asks others.  Where every checkpoint has
+    lost, the one that lost least.  Without measurements, the last.
     """
-    steps = [entry for entry in log[1:] if entry.get("accept_len")]
+    steps = [entry for entry in log[1:] if "counts" in entry]
     if not steps:
         return int(log[-1]["step"])
-    known = log[0]["accept_len"].get("general", 1.0)
-    kept = [entry for entry in steps if entry["accept_len"].get("general", known) >= known - TOLERANCE]
+    general = {int(entry["step"]): _general_change(log[0], entry) for entry in steps}
+    kept = [entry for entry in steps if general[entry["step"]].high >= 0]
     if kept:
         return int(
             max(kept, key=lambda entry: (entry["accept_len"].get("in_domain", 0.0), entry["step"]))["step"]
         )
-    return int(max(steps, key=lambda entry: entry["accept_len"]["general"])["step"])
+    return max(general, key=lambda step: general[step].value)
+
+
+def _general_change(start: Row, entry: Row) -> Estimate:
+    """How general acceptance changed from step 0 to a checkpoint; by nothing where no general request is."""
+    if "general" not in start["counts"]:
+        return Estimate(0.0, 0.0, 0.0, 0)
+    before, after = (each["counts"]["general"] for each in (start, entry))
+    return paired_bootstrap(before["accepted"], before["steps"], after["accepted"], after["steps"])
 
 
 def midtrain(
@@ -118,7 +125,7 @@ def midtrain(
     seed: int,
     *,
     root: Path | None = None,
-    evaluate: Callable[[Drafter], dict[str, float]] | None = None,
+    evaluate: Callable[[Drafter], Row] | None = None,
     tick: Callable[[int], None] = lambda n: None,
     reading: Callable[[int], None] = lambda n: None,
 ) -> Row:
@@ -130,8 +137,8 @@ def midtrain(
     Args:
         trainset: `train.parquet`, rows of `samples.schema.SAMPLES`.
         out: gets `final/`, the chosen drafter, and `log.json`.
-        evaluate: acceptance lengths, `in_domain` and `general`, of a drafter in the target's dtype on
-            requests of its own; called at each checkpoint.
+        evaluate: measures a drafter in the target's dtype on requests of its own, as
+            `acceptance.measure.on_the_way` does; called at each checkpoint.
         tick: called with the number of steps done.
         reading: called with the number of samples whose features have been read.
 
@@ -161,7 +168,7 @@ def _train(
     out: Path,
     seed: int,
     root: Path | None,
-    evaluate: Callable[[Drafter], dict[str, float]] | None,
+    evaluate: Callable[[Drafter], Row] | None,
     tick: Callable[[int], None],
     reading: Callable[[int], None],
 ) -> None:
@@ -179,7 +186,7 @@ def _train(
     model = target.model
     drafter = drafter.to(model.device)
 
-    def served(current: Drafter) -> dict[str, float]:
+    def served(current: Drafter) -> Row:
         assert evaluate is not None
         return evaluate(copy.deepcopy(current).to(model.dtype))
 

@@ -81,7 +81,7 @@ def fit(
     out: Path,
     seed: int,
     *,
-    evaluate: Callable[[Drafter], dict[str, float]] | None = None,
+    evaluate: Callable[[Drafter], dict[str, Any]] | None = None,
     keep: Callable[[Drafter, int], None] | None = None,
     tick: Callable[[int], None] = lambda n: None,
 ) -> list[dict[str, Any]]:
@@ -93,13 +93,13 @@ def fit(
     Args:
         documents: what to learn from, with their `features` in the same order.
         out: folder of the resumable state.
-        evaluate: gives acceptance lengths by set; called at each checkpoint.
+        evaluate: gives what the log shall say of a drafter's acceptance; called at each checkpoint.
         keep: called at each checkpoint with the drafter and its step.
         tick: called with the number of steps done.
 
     Returns:
         One entry a checkpoint, and one for step 0: `step`, `loss` and `first_guess` (means since the
-        entry before), and `accept_len` from `evaluate`.
+        entry before), and what `evaluate` gave.
     """
     block_size = drafter.config.block_size
     weights = decay(block_size, settings.loss_gamma or usual_gamma(block_size))
@@ -109,7 +109,7 @@ def fit(
     known = torch.cat([document.ids for document in documents]).unique()
     log = _resume(drafter, optimizer, out)
     if not log:
-        log = [{"step": 0} | ({"accept_len": evaluate(drafter)} if evaluate else {})]
+        log = [{"step": 0} | (evaluate(drafter) if evaluate else {})]
     first = log[-1]["step"]
     tick(first)
     losses: list[float] = []
@@ -148,7 +148,7 @@ def fit(
             }
             losses, guesses = [], []
             if evaluate:
-                entry["accept_len"] = evaluate(drafter)
+                entry |= evaluate(drafter)
             if keep:
                 keep(drafter, step + 1)
             log.append(entry)

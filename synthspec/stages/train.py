@@ -12,7 +12,7 @@ from synthspec.stages.facts import loaded_target
 
 def train(run: Run) -> Counts:
     """Train the drafter; unit: step."""
-    from synthspec.acceptance.measure import by_purpose
+    from synthspec.acceptance.measure import on_the_way
     from synthspec.dflash.midtrain import midtrain
     from synthspec.samples.schema import DEV
 
@@ -21,9 +21,9 @@ def train(run: Run) -> Counts:
     dev = run.rows(f"sets/{DEV}.parquet")
     assembled = run.ledger().stages.get("assemble")
 
-    def evaluate(drafter: Any) -> dict[str, float]:
+    def evaluate(drafter: Any) -> dict[str, Any]:
         with progress.bar("measure on the way", len(dev), "answers") as seen:
-            return by_purpose(dev, target, drafter, seen)
+            return on_the_way(dev, target, drafter, seen)
 
     with (
         progress.bar("read the training set", assembled.kept if assembled else None, "samples") as reading,

@@ -9,7 +9,8 @@ import torch
 
 from synthspec.acceptance import measure as measuring
 from synthspec.acceptance import trace as tracing
-from synthspec.acceptance.measure import by_purpose, kind_of, measure, summarise
+from synthspec.acceptance.compare import accept_len
+from synthspec.acceptance.measure import kind_of, measure, on_the_way, summarise
 from synthspec.acceptance.trace import batches, trace
 from synthspec.dflash.decode import Trace
 from synthspec.dflash.model import Drafter
@@ -121,9 +122,11 @@ def test_batches_hold_one_grammar_each():
 
 
 def test_dev_requests_are_parted_by_having_a_grammar(target):
-    found = by_purpose([sample(0), sample(1), sample(2, None)], target, drafter(1))
-    assert found.keys() == {"in_domain", "general"}
-    assert by_purpose([sample(0)], target, drafter(1)).keys() == {"in_domain"}
+    found = on_the_way([sample(0), sample(1), sample(2, None)], target, drafter(1))
+    inside, general = (found["counts"][name] for name in ("in_domain", "general"))
+    assert [len(counts["steps"]) for counts in (inside, general)] == [2, 1]
+    assert found["accept_len"]["in_domain"] == accept_len(inside["accepted"], inside["steps"])
+    assert on_the_way([sample(0)], target, drafter(1))["accept_len"].keys() == {"in_domain"}
 
 
 def test_kinds_of_sets():

@@ -140,13 +140,17 @@ def test_sets_that_would_train_nonsense_are_refused(rows, words, tmp_path):
 
 
 def entry(step, inside, general):
-    return {"step": step, "accept_len": {"in_domain": inside, "general": general}}
+    """A log entry; `general` holds the drafts accepted in ten steps of each general request."""
+    counts = {"general": {"accepted": general, "steps": [10] * len(general)}}
+    return {"step": step, "accept_len": {"in_domain": inside}, "counts": counts if general else {}}
 
 
 def test_the_best_checkpoint_is_chosen_among_those_that_forgot_nothing():
-    start = entry(0, 1.1, 1.6)
-    assert choose([start, entry(50, 2.0, 1.6), entry(100, 3.0, 1.58), entry(150, 3.5, 1.4)]) == 100
-    assert choose([start, entry(50, 2.0, 1.5), entry(100, 3.0, 1.3)]) == 50
+    knew = [4, 6, 8, 10]
+    start = entry(0, 1.1, knew)
+    noise, loss = [5, 5, 8, 9], [3, 4, 7, 9]  # some requests lost and some gained; all of them lost
+    assert choose([start, entry(50, 2.0, knew), entry(100, 3.0, noise), entry(150, 3.5, loss)]) == 100
+    assert choose([start, entry(50, 2.0, loss), entry(100, 3.0, [1, 2, 3, 4])]) == 50
+    assert choose([start, entry(50, 3.0, knew), entry(100, 3.0, knew)]) == 100
+    assert choose([entry(0, 1.0, []), entry(50, 2.0, []), entry(100, 1.5, [])]) == 50
     assert choose([{"step": 0}, {"step": 50}]) == 50
-    alike = [{"step": step, "accept_len": {"general": 1.6}} for step in (0, 50, 100)]
-    assert choose(alike) == 100
