@@ -95,8 +95,10 @@ def parse_yaml(text: str, path: Path, model: type[Model]) -> Model:
         raise UserError(f"{path}: is not YAML: {what}") from None
     except RecursionError:
         raise UserError(f"{path}: is nested too deeply to be read") from None
-    except ValueError as error:  # such as an integer of more digits than Python turns into a number
-        raise UserError(f"{path}: holds a value that cannot be read ({error})") from None
+    except ValueError:  # Python turns only so many digits into a number
+        raise UserError(
+            f"{path}: holds a number of thousands of digits; write it as a text in quotes"
+        ) from None
     if not isinstance(value, dict):
         raise UserError(f"{path}:1: must be a mapping of keys to values with at least {_required(model)}")
     try:
@@ -119,7 +121,7 @@ def check_inside(root: Path, path: Path | str) -> Path:
         found = (home / path).resolve()
         found.exists()
     except (ValueError, OSError):
-        raise UserError(f"{_shown(str(path))} can be no path of a file: shorten it, or correct it") from None
+        raise UserError(f"{shown(str(path))} can be no path of a file: shorten it, or correct it") from None
     if not found.is_relative_to(home):
         raise UserError(f"the path {path} leads out of the project {home}: move what it names into the project")
     return found
@@ -216,7 +218,7 @@ def _real_place(loc: Place, lines: dict[Place, int]) -> Place:
 
 def _problem(model: type[BaseModel], mistake: ErrorDetails) -> str:
     kind, context = mistake["type"], mistake.get("ctx", {})
-    shown = _shown(mistake.get("input"))
+    value = shown(mistake.get("input"))
     if kind == "missing":
         about = _about(model, mistake["loc"])
         return f"is missing; give {about}" if about else "is missing; write it"
@@ -226,7 +228,7 @@ def _problem(model: type[BaseModel], mistake: ErrorDetails) -> str:
         allowed = re.findall(r"'([^']*)'", str(context.get("expected", "")))
         close = difflib.get_close_matches(str(mistake.get("input")), allowed, 1, 0.6)
         hint = f"did you mean {close[0]}?" if close else f"write {context.get('expected')}"
-        return f"{shown} is not possible here; {hint}"
+        return f"{value} is not possible here; {hint}"
     if kind == "union_tag_invalid":
         allowed = re.findall(r"'([^']*)'", str(context.get("expected_tags", "")))
         close = difflib.get_close_matches(str(context.get("tag")), allowed, 1, 0.6)
@@ -236,21 +238,21 @@ def _problem(model: type[BaseModel], mistake: ErrorDetails) -> str:
         return re.sub(r"^(Value error|Assertion failed), ", "", mistake["msg"])
     if kind == "string_pattern_mismatch" and context.get("pattern") == NAME:
         return (
-            f"{shown} is not a name; write small letters, digits, - and _, beginning with a letter or digit, "
+            f"{value} is not a name; write small letters, digits, - and _, beginning with a letter or digit, "
             "64 at most"
         )
     if kind in ("model_type", "dict_type", "model_attributes_type"):
-        return f"{shown} stands where a mapping of keys to values belongs"
+        return f"{value} stands where a mapping of keys to values belongs"
     if kind == "too_short" and context.get("min_length") == 1:
         return "is empty; write at least one"
     message = mistake["msg"]
     message = message[:1].lower() + message[1:]
     message = re.sub(r"^input should be ", "must be ", message)
     message = message.replace("valid string", "text").replace("valid list", "list")
-    return f"{shown} is wrong here: it {message}" if message.startswith("must") else f"{shown}: {message}"
+    return f"{value} is wrong here: it {message}" if message.startswith("must") else f"{value}: {message}"
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """A wrong value for a message; only scalars are repeated, and not at length."""
     if isinstance(value, dict):
         return "a mapping"

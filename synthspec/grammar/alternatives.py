@@ -8,8 +8,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+from synthspec.grammar.keywords import TYPES
+
 MAX_ALTERNATIVES = 128  # of one schema; of more, these are taken
-_TYPES = ("string", "number", "integer", "boolean", "object", "array", "null")
 _CHOOSING = frozenset({"allOf", "anyOf", "oneOf", "if", "then", "else", "dependentSchemas"})
 _MEANT_FOR = {
     "object": {
@@ -80,7 +81,7 @@ def kinds_of(parts: Parts) -> list[str]:
         return about or ["string"]
     if "number" in allowed:
         allowed.discard("integer")
-    return [kind for kind in _TYPES if kind in allowed]
+    return [kind for kind in TYPES if kind in allowed]
 
 
 def every(parts: Parts, keyword: str) -> list[Any]:
@@ -132,13 +133,13 @@ def _negated(schema: Any) -> list[Parts]:
     if isinstance(schema, bool):
         return [] if schema else [()]
     found: list[Parts] = []
-    named = [schema["type"]] if isinstance(schema.get("type"), str) else schema.get("type", _TYPES)
+    named = [schema["type"]] if isinstance(schema.get("type"), str) else schema.get("type", TYPES)
     for key, value in schema.items():
         match key:
             case "type":
                 # Not being an integer, a number may still be.
                 shut_out = {*named, "integer"} if "number" in named else {*named}
-                if left := [kind for kind in _TYPES if kind not in shut_out]:
+                if left := [kind for kind in TYPES if kind not in shut_out]:
                     found.append(({"type": left},))
             case "required":
                 found += [({"properties": {name: False}},) for name in value]

@@ -6,6 +6,7 @@ import re
 from typing import Any
 from urllib.parse import unquote
 
+from synthspec.grammar.keywords import LISTS, MAPS, ONE, TYPES
 from synthspec.grammar.schemas import MAX_PARTS, is_expression, subschemas
 
 # What languages and other schemas call the types.
@@ -16,7 +17,6 @@ _TYPES = {
     "text": "string", "tuple": "array", "array": "array", "boolean": "boolean", "integer": "integer",
     "null": "null", "number": "number", "object": "object", "string": "string",
 }  # fmt: skip
-_REAL_TYPES = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
 # What is dropped: it says nothing about a value, or nothing once references are rewritten.
 _DROPPED = frozenset(
     {
@@ -24,12 +24,6 @@ _DROPPED = frozenset(
         "$recursiveAnchor", "additionalItems", "dependencies", "example", "nullable", "$ref",
     }
 )  # fmt: skip
-_ONE = (
-    "additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then",
-    "unevaluatedItems", "unevaluatedProperties",
-)  # fmt: skip
-_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
-_MAPS = ("dependentSchemas", "patternProperties", "properties")
 _OLD_DRAFT = re.compile(r"json-schema\.org/draft-0[3467]/")
 
 # What begins and ends a text in Python's and Perl's expressions.
@@ -185,15 +179,15 @@ class _Writer:
 
     def _value(self, key: str, value: Any, resource: Any, path: tuple[str, ...]) -> Any:
         here = (*path, key)
-        if key in _ONE and not isinstance(value, list):
+        if key in ONE and not isinstance(value, list):
             return self.written(value, resource, here)
-        if key in _LISTS and isinstance(value, list):
+        if key in LISTS and isinstance(value, list):
             return [self.written(inner, resource, (*here, str(index))) for index, inner in enumerate(value)]
         if key == "pattern" and isinstance(value, str):
             return self._expression(value)
         if key == "patternProperties" and isinstance(value, dict):
             value = {self._expression(name): inner for name, inner in value.items()}
-        if key in _MAPS and isinstance(value, dict):
+        if key in MAPS and isinstance(value, dict):
             return {name: self.written(inner, resource, (*here, name)) for name, inner in value.items()}
         return value
 
@@ -256,7 +250,7 @@ class _Writer:
             return
         found: list[str] = []
         for one in named:
-            if one in _REAL_TYPES or one.lower() not in _TYPES:
+            if one in TYPES or one.lower() not in _TYPES:
                 found.append(one)
                 continue
             new = _TYPES[one.lower()]

@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 from synthspec.grammar import plausible
@@ -102,6 +103,16 @@ def inventor(schema: Any) -> Callable[[random.Random], Any]:
 def invented(schema: Any, dice: random.Random) -> Any:
     """One value that fits a schema; Unfillable if none is found."""
     return inventor(schema)(dice)
+
+
+@lru_cache(maxsize=256)
+def text_of(pattern: str) -> Callable[[random.Random], str]:
+    """Prepare a regular expression, to draw texts with dice that it matches as a whole.
+
+    Raises:
+        ValueError: it cannot be read; (from the function) no text is found that it matches.
+    """
+    return inventor({"type": "string", "pattern": f"^(?:{pattern})$"})
 
 
 def verified(draw: Draw, schema: Any) -> Draw:

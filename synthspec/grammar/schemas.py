@@ -11,79 +11,12 @@ from re import _parser as regex_parser  # type: ignore[attr-defined]
 from typing import Any
 from urllib.parse import unquote
 
+from synthspec.grammar.keywords import DEFINITIONS, KEYWORDS, LISTS, MAPS, NOTES, ONE, TYPES
+from synthspec.yamlfile import shown
+
 Path = tuple[str | int, ...]
 
-# Where one schema stands inside another.
-_ONE = frozenset(
-    {
-        "additionalProperties",
-        "contains",
-        "contentSchema",
-        "else",
-        "if",
-        "items",
-        "not",
-        "propertyNames",
-        "then",
-        "unevaluatedItems",
-        "unevaluatedProperties",
-    }
-)
-_LIST = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
-_MAP = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})
-# What says nothing about a value.
-_NOTES = frozenset(
-    {
-        "$anchor",
-        "$comment",
-        "$defs",
-        "$dynamicAnchor",
-        "$id",
-        "$schema",
-        "default",
-        "definitions",
-        "deprecated",
-        "description",
-        "examples",
-        "readOnly",
-        "title",
-        "writeOnly",
-    }
-)
-
-# Keywords of draft 2020-12 that stand in none of the sets above.
-_OTHERS = frozenset(
-    {
-        "$dynamicRef",
-        "$recursiveRef",
-        "$ref",
-        "$vocabulary",
-        "const",
-        "contentEncoding",
-        "contentMediaType",
-        "dependentRequired",
-        "enum",
-        "exclusiveMaximum",
-        "exclusiveMinimum",
-        "format",
-        "maxContains",
-        "maximum",
-        "maxItems",
-        "maxLength",
-        "maxProperties",
-        "minContains",
-        "minimum",
-        "minItems",
-        "minLength",
-        "minProperties",
-        "multipleOf",
-        "pattern",
-        "required",
-        "type",
-        "uniqueItems",
-    }
-)
-_KEYWORDS = _ONE | _LIST | _MAP | _NOTES | _OTHERS
+_MAPS = MAPS | DEFINITIONS
 # A common key of other dialects that merely looks like a misspelt keyword.
 _NEIGHBOURS = frozenset({"example"})
 # What older drafts wrote there, which this one ignores or refuses, and what to write instead.
@@ -95,9 +28,7 @@ _OLDER: tuple[tuple[str, type, str], ...] = (
     ("required", bool, "list the property in required of the object that holds it"),
 )
 # What a document that is a JSON Schema holds at least one of.
-TELLING = _KEYWORDS - _NOTES | {"$defs", "$schema", "definitions", "dependencies"}
-
-_TYPES = ("string", "number", "integer", "boolean", "object", "array", "null")
+TELLING = KEYWORDS - NOTES | {"$defs", "$schema", "definitions", "dependencies"}
 
 _MAX_TOLD = 50
 MAX_PARTS = 5_000  # of a schema once its references are written out
@@ -169,12 +100,12 @@ def parts_of(schema: Any) -> Iterator[tuple[Path, Any]]:
     if not isinstance(schema, dict):
         return
     for key, value in schema.items():
-        if key in _ONE:
+        if key in ONE:
             yield (key,), value
-        elif key in _LIST and isinstance(value, list):
+        elif key in LISTS and isinstance(value, list):
             for index, inner in enumerate(value):
                 yield (key, index), inner
-        elif key in _MAP and isinstance(value, dict):
+        elif key in _MAPS and isinstance(value, dict):
             for name, inner in value.items():
                 yield (key, name), inner
 
@@ -224,7 +155,7 @@ def schema_mistakes(schema: dict[str, Any]) -> list[tuple[Path, str]]:
     except jsonschema_rs.ValidationError as error:
         place = tuple(error.instance_path)
         if place[-1:] == ("type",) and isinstance(error.instance, str):
-            return [(place, f"{error.instance[:40]!r} is no type; the types are {', '.join(_TYPES)}")]
+            return [(place, f"{error.instance[:40]!r} is no type; the types are {', '.join(TYPES)}")]
         return [(place, f"is not JSON Schema (draft 2020-12): {error.message[:200]}")]
     except (RecursionError, ValueError):  # jsonschema-rs has a limit of its own
         return [((), "is nested too deeply")]
@@ -232,7 +163,7 @@ def schema_mistakes(schema: dict[str, Any]) -> list[tuple[Path, str]]:
         for key in ("$dynamicRef", "$recursiveRef"):
             if key in part:
                 found.append(((*path, key), f"{key} is not supported; write a $ref such as #/$defs/NAME"))
-        for key in part.keys() - _KEYWORDS - _NEIGHBOURS:
+        for key in part.keys() - KEYWORDS - _NEIGHBOURS:
             # Others are notes that somebody's tool understands.
             if len(found) < _MAX_TOLD and (close := _near(key[:40])):
                 found.append(((*path, key), f"is no keyword of JSON Schema; did you mean {close}?"))
@@ -243,9 +174,11 @@ def schema_mistakes(schema: dict[str, Any]) -> list[tuple[Path, str]]:
         try:
             target(schema, reference)
         except ValueError:
-            found.append((place, f"$ref {reference!r} leads out of this schema; copy what it names to $defs"))
+            found.append(
+                (place, f"$ref {shown(reference)} leads out of this schema; copy what it names to $defs")
+            )
         except LookupError:
-            found.append((place, f"$ref {reference!r} names nothing; write #/$defs/NAME"))
+            found.append((place, f"$ref {shown(reference)} names nothing; write #/$defs/NAME"))
     if found:
         return found
     try:
@@ -257,7 +190,7 @@ def schema_mistakes(schema: dict[str, Any]) -> list[tuple[Path, str]]:
     try:
         jsonschema_rs.Draft202012Validator(schema, validate_formats=True, offline=True)
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError) as error:
-        keyword = [key for key in getattr(error, "instance_path", ()) if key in _KEYWORDS][-1:]
+        keyword = [key for key in getattr(error, "instance_path", ()) if key in KEYWORDS][-1:]
         said = getattr(error, "message", None) or str(error)
         return [((), f"{''.join(f'the keyword {key}: ' for key in keyword)}{said[:300]}")]
     except ValueError:
@@ -268,7 +201,7 @@ def schema_mistakes(schema: dict[str, Any]) -> list[tuple[Path, str]]:
 @lru_cache(maxsize=4096)
 def _near(key: str) -> str:
     """The keyword that a misspelt one may be meant for; empty if there is none."""
-    return "".join(difflib.get_close_matches(key, _KEYWORDS, 1, 0.85))
+    return "".join(difflib.get_close_matches(key, KEYWORDS, 1, 0.85))
 
 
 def inlined(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -290,11 +223,11 @@ def inlined(schema: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in part.items():
             if key in ("$ref", "$defs", "definitions"):
                 continue
-            if key in _ONE:
+            if key in ONE:
                 result[key] = written(value, above)
-            elif key in _LIST:
+            elif key in LISTS:
                 result[key] = [written(inner, above) for inner in value]
-            elif key in _MAP:
+            elif key in _MAPS:
                 result[key] = {name: written(inner, above) for name, inner in value.items()}
             else:
                 result[key] = value
@@ -302,11 +235,11 @@ def inlined(schema: Mapping[str, Any]) -> dict[str, Any]:
         if reference is None:
             return result
         if reference in above:
-            raise ValueError(f"contains itself without end through $ref {reference!r}")
+            raise ValueError(f"contains itself without end through $ref {shown(reference)}")
         named = written(target(schema, reference), (*above, reference))
         if not isinstance(named, dict):  # true or false
             named = {} if named else {"not": {}}
-        if set(result) <= _NOTES:
+        if set(result) <= NOTES:
             return {**named, **result}
         # Beside, not around: what is unevaluated counts over both.
         return {**result, "allOf": [named, *result.get("allOf", ())]}
@@ -388,7 +321,7 @@ def width(pattern: str) -> tuple[int, int]:
     try:
         least, most = regex_parser.parse(pattern).getwidth()
     except (regex_parser.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
+        raise ValueError(f"{shown(pattern)} is not a regular expression: {error}") from None
     return int(least), int(most)
 
 
@@ -455,10 +388,10 @@ def _apart(branches: list[Any]) -> bool:
 def _bounded(schema: Any, *, closed: bool) -> dict[str, Any]:
     if schema is False:
         return {"not": {}}
-    if schema is True or not set(schema) - _NOTES:
+    if schema is True or not set(schema) - NOTES:
         return _SCALAR
     beyond = set(_beyond(schema))
-    part = _merged({key: value for key, value in schema.items() if key not in _NOTES | (beyond - {"oneOf"})})
+    part = _merged({key: value for key, value in schema.items() if key not in NOTES | (beyond - {"oneOf"})})
     if "oneOf" in beyond:
         either = {"anyOf": part.pop("oneOf")}
         part = {**part, "allOf": [*part.get("allOf", ()), either]} if "anyOf" in part else {**part, **either}
@@ -548,7 +481,7 @@ def _merged(schema: dict[str, Any]) -> dict[str, Any]:
     result = {key: value for key, value in schema.items() if key != "allOf"}
     rest: list[Any] = []
     for part in schema["allOf"]:
-        part = _merged({k: v for k, v in part.items() if k not in _NOTES}) if isinstance(part, dict) else part
+        part = _merged({k: v for k, v in part.items() if k not in NOTES}) if isinstance(part, dict) else part
         plain = isinstance(part, dict) and set(part) <= {"type", "properties", "required"}
         if not plain or part.get("type", "object") != "object" or types(result) - {"object"}:
             rest.append(part)

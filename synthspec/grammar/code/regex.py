@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from synthspec.grammar.code.marks import substituted
+from synthspec.grammar.invent import text_of
 from synthspec.grammar.redacted import MARK
 from synthspec.spec import Part
 
@@ -107,9 +108,7 @@ def filled(code: Regex, example: str, slots: Mapping[str, Any], dice: random.Ran
     """A redacted text with values; one that is a nameless mark as a whole is drawn from the pattern."""
     whole = MARK.fullmatch(example)
     if whole and whole[1] is None:
-        import rstr
-
-        return str(rstr.Rstr(dice).xeger(plain(code.pattern)))
+        return text_of(plain(code.pattern))(dice)
     return substituted(example, slots, dice)
 
 
