@@ -10,6 +10,7 @@ from typing import Any
 from synthspec.errors import UserError
 from synthspec.files import is_file, is_folder, write_text
 from synthspec.grammar.model import Grammar, load_grammar
+from synthspec.yamlfile import as_told
 
 Row = dict[str, Any]
 
@@ -88,7 +89,6 @@ def check(paths: Sequence[Path]) -> list[Row]:
 
 def _unenforced(grammar: Grammar) -> list[str]:
     from synthspec.grammar.schemas import inlined, unenforced
-    from synthspec.yamlfile import as_told
 
     schemas = [((tool.name,), tool.parameters) for tool in grammar.tools]
     named = schemas if grammar.schema_ is None else [((), grammar.schema_)]
@@ -210,6 +210,8 @@ def _completion(line: str, where: str) -> str | list[int]:
 def _verdict(grammar: Grammar, completion: str | list[int], where: str, tokenizer: Any | None) -> Row:
     from synthspec.grammar.conform import judge, judge_text
 
+    if isinstance(completion, str) and any("\ud800" <= one <= "\udfff" for one in completion):
+        return {"state": "invalid", "reason": "it holds half of a character (a lone surrogate)"}
     if tokenizer is None:
         if not isinstance(completion, str):
             raise UserError(f"{where}: holds token ids; say whose they are with --target")

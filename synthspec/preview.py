@@ -31,6 +31,7 @@ def make_preview(path: Path, n: int) -> list[Row]:
     from synthspec.prompting.pull import pull
     from synthspec.prompting.render import render
     from synthspec.targets.answer import ask
+    from synthspec.targets.asked import by_slot, write_values
 
     run = open_run(path)
     spec = run.spec
@@ -49,8 +50,12 @@ def make_preview(path: Path, n: int) -> list[Row]:
             row for _, rows in groupby(sorted(matches, key=_by_grammar), _by_grammar) for row in list(rows)[:n]
         ]
     tokenizer = facts.tokenizer_of(run)
-    requests, _ = render(chosen, list(prompts.values()), list(grammars.values()), tokenizer, spec)
     target = facts.loaded_target(run)
+    with progress.bar("fill slots", None, "values") as tick:
+        written = by_slot(write_values([*grammars.values()], target, spec.seed, most=n, tick=tick))
+    requests, _ = render(
+        chosen, list(prompts.values()), list(grammars.values()), tokenizer, spec, written=written
+    )
     shown: list[Row] = []
     with progress.bar("the target answers", len(requests), "requests") as tick:
         # All grammars in one batch: a step takes hardly longer for many rows than for one.

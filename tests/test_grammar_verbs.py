@@ -73,8 +73,11 @@ def test_completions_are_judged_line_by_line(tmp_path, smollm2_tokenizer):
     text = f"<tool_call>\n{json.dumps(CALL)}\n</tool_call>"
     wrong = text.replace("rock", "polka")
     file = lines(tmp_path / "c.jsonl", {"completion": text}, {"text": wrong}, {"output": text[:-4]})
+    with file.open("a") as more:
+        more.write('{"text": "\\ud800"}\n')
     verdicts = list(verbs.conform(DESK / "leisure_desk.yaml", file))
-    assert [row["state"] for row in verdicts] == ["kept", "invalid", "invalid"]
+    assert [row["state"] for row in verdicts] == ["kept", "invalid", "invalid", "invalid"]
+    assert verdicts[3]["reason"] == "it holds half of a character (a lone surrogate)"
     assert verdicts[1]["reason"] == "queue_music.arguments.style breaks the keyword enum"
     assert "polka" not in json.dumps(verdicts)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -102,18 +102,24 @@ def judge(
         text = b"".join(table.bytes_of[token] for token in text_ids).decode()
     except UnicodeDecodeError:
         return Verdict("invalid", reason="it is not UTF-8")
-    verdict = judge_text(grammar, text)
+    constraint = request.get("constraint") or grammar.constraint.to_json()
+    verdict = judge_text(grammar, text, _constraint(constraint).tools)
     if verdict.state != "kept":
         return verdict
-    constraint = request.get("constraint") or grammar.constraint.to_json()
     return Verdict("kept", tuple(label(constraint, ids, tokenizer)))
 
 
-def judge_text(grammar: Grammar, text: str) -> Verdict:
-    """Whether a finished text is what a grammar says; kept or invalid, without spans."""
+def judge_text(grammar: Grammar, text: str, shown: Collection[str] = ()) -> Verdict:
+    """Whether a finished text is what a grammar says; kept or invalid, without spans.
+
+    Args:
+        shown: names of the tools that may be called; none: all of the grammar's.
+    """
     try:
         value = wire.parse(grammar, text)
         wrong = violation(grammar, value)
+        if not wrong and shown and any(call.name not in shown for call in value.calls):
+            wrong = "it calls a tool that the request does not show"
     except (UnicodeError, SyntaxError):
         return Verdict("invalid", reason="it holds a text or number that cannot be read")
     except RecursionError:

@@ -95,7 +95,8 @@ class Constraint:
     Args:
         part: its text.
         wire_format: how tool calls are written in it; empty where it holds none.
-        tools: schemas of the arguments by the tool's name, where reading the calls needs them.
+        tools: by the name of each tool that may be called the schema of its arguments, which is empty where
+            reading the calls does not need it; none, where every tool of the grammar may be.
         written: for code and text, the `Written` of its grammar as JSON, which tells where values stand.
     """
 

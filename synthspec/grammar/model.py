@@ -77,6 +77,8 @@ class Turn(Part):
     def _one_speaker(self) -> Turn:
         if len([said for said in (self.user, self.assistant, self.tool) if said is not None]) != 1:
             raise ValueError("a turn is one of user, assistant and tool; begin another with - for the next")
+        if self.assistant == []:
+            raise ValueError("the assistant says nothing; write a text, or at least one call")
         return self
 
     @property

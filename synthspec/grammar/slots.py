@@ -5,11 +5,12 @@ from __future__ import annotations
 import datetime
 import math
 import random
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from synthspec.files import content_id
 from synthspec.spec import Part
@@ -62,6 +63,8 @@ class Faked(Part):
         return self
 
 
+# What strftime writes alike everywhere; a slot has days and no hours.
+_DATE_PARTS = frozenset("aAwdbBmyYjUWGuV%")
 _Days = Annotated[int, Field(ge=0, le=36_500)]
 
 
@@ -77,6 +80,16 @@ class Date(Part):
         None, description="a date slot that this one lies behind; from and to do not count"
     )
     days: tuple[_Days, _Days] = Field((1, 14), description="how many days behind it, at least and at most")
+
+    @field_validator("format")
+    @classmethod
+    def _known_format(cls, value: str) -> str:
+        for found in re.finditer(r"%(.?)", value, re.DOTALL):
+            if found[1] not in _DATE_PARTS:
+                raise ValueError(
+                    f"{found[0]} is no part of a date; write parts such as %d.%m.%Y, and %% for a %"
+                )
+        return value
 
     @model_validator(mode="after")
     def _in_order(self) -> Date:
@@ -151,14 +164,13 @@ class Identifier(Part):
                 f"the pattern matches more than {MAX_IDENTIFIER} characters; bound its repetitions, as in "
                 "[0-9]{1,8} in place of [0-9]+"
             )
-        import rstr
+        from synthspec.grammar.invent import text_of
 
         try:
-            rstr.Rstr(random.Random(0)).xeger(self.pattern)
-        except Exception as error:
-            raise ValueError(
-                f"no text can be invented for the pattern ({type(error).__name__}); write a plainer one"
-            ) from None
+            for seed in range(8):
+                text_of(self.pattern)(random.Random(seed))
+        except ValueError:
+            raise ValueError("no text can be invented for the pattern; write a plainer one") from None
         return self
 
 
@@ -194,6 +206,16 @@ class Text(Part):
         return self
 
 
+class Asked(Part):
+    """A text that the target writes when it is asked so; a request draws one of so many."""
+
+    type: Literal["asked"]
+    ask: str = Field(min_length=1, max_length=4000, description="what the target is asked for, as a user would")
+    values: int = Field(32, ge=1, le=1000, description="how often it is asked; answers that repeat count once")
+    max_new_tokens: int = Field(48, ge=4, le=1024, description="the most tokens of an answer")
+    temperature: float = Field(0.8, gt=0, le=2, description="of sampling; more makes answers less alike")
+
+
 class Record(Part):
     """Values that belong together, such as a city with its postcode: one of some rows.
 
@@ -217,7 +239,8 @@ class Record(Part):
 
 
 Slot = Annotated[
-    Faked | Date | Integer | Number | Money | Identifier | Choice | Text | Record, Field(discriminator="type")
+    Faked | Date | Integer | Number | Money | Identifier | Choice | Text | Asked | Record,
+    Field(discriminator="type"),
 ]
 
 
@@ -229,14 +252,32 @@ def names(slots: Mapping[str, Slot]) -> list[str]:
     return found
 
 
-def fill(grammar: Grammar, seed: int) -> dict[str, Any]:
+def asked_slots(grammars: Iterable[Grammar]) -> list[tuple[Grammar, str, Asked]]:
+    """The slots of some grammars that the target fills."""
+    return [
+        (grammar, name, slot)
+        for grammar in grammars
+        for name, slot in grammar.slots.items()
+        if isinstance(slot, Asked)
+    ]
+
+
+def fill(grammar: Grammar, seed: int, written: Mapping[str, Sequence[str]] | None = None) -> dict[str, Any]:
     """Invent a value for each slot: a text, a number, a truth value, or a row of a record.
+
+    Args:
+        written: for each slot of the type `asked`, what the target wrote; without them, words stand there.
 
     A value depends on the seed, the slot's name and the slot alone (and on those that it comes after), so
     that a new slot leaves the others as they are.  Not to be called from two threads at once: Faker is
     seeded for each value.
     """
-    return {name: value(slot, _own(seed, name), grammar.slots, seed) for name, slot in grammar.slots.items()}
+    found = {}
+    for name, slot in grammar.slots.items():
+        texts = (written or {}).get(name)
+        own = _own(seed, name)
+        found[name] = random.Random(own).choice(texts) if texts else value(slot, own, grammar.slots, seed)
+    return found
 
 
 def value(slot: Slot, own: int, slots: Mapping[str, Slot] | None = None, seed: int = 0) -> Any:
@@ -261,9 +302,9 @@ def value(slot: Slot, own: int, slots: Mapping[str, Slot] | None = None, seed: i
             amount = _drawn(slot.min, slot.max, slot.distribution, dice)
             return slot.format.replace("{amount}", f"{amount:,.{slot.decimals}f}")
         case Identifier():
-            import rstr
+            from synthspec.grammar.invent import text_of
 
-            return rstr.Rstr(dice).xeger(slot.pattern)
+            return text_of(slot.pattern)(dice)
         case Choice():
             if isinstance(slot.values, dict):
                 return dice.choices([*slot.values], [*slot.values.values()])[0]
@@ -271,10 +312,15 @@ def value(slot: Slot, own: int, slots: Mapping[str, Slot] | None = None, seed: i
         case Record():
             return dice.choice(slot.rows)
         case Text():
-            faker = _faker(slot.locale)
-            faker.seed_instance(own)
-            words = faker.words(_whole(slot.min_words, slot.max_words, slot.distribution, dice))
-            return " ".join(words).capitalize()
+            return _words(slot.locale, _whole(slot.min_words, slot.max_words, slot.distribution, dice), own)
+        case Asked():
+            return _words("en_US", max(1, slot.max_new_tokens // 2), own)
+
+
+def _words(locale: str, count: int, seed: int) -> str:
+    faker = _faker(locale)
+    faker.seed_instance(seed)
+    return " ".join(faker.words(count)).capitalize()
 
 
 def _own(seed: int, name: str) -> int:

@@ -68,6 +68,8 @@ def mistakes(templates: Sequence[str]) -> Iterator[tuple[tuple[str | int, ...], 
             yield (index,), "has two marks side by side; write one, or what stands between them"
         elif "\r" in template:
             yield (index,), r"has a carriage return; end its lines with \n alone"
+        elif "\0" in template:
+            yield (index,), "has a NUL character, which engines cannot be held to; remove it"
 
 
 def _words(template: str) -> list[str]:

@@ -39,6 +39,7 @@ def render(
     tokenizer: Any,
     spec: Spec,
     tick: Callable[[int], None] = lambda n: None,
+    written: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
 ) -> tuple[list[Row], list[str]]:
     """Write out the conversation of every match.
 
@@ -52,6 +53,7 @@ def render(
         tokenizer: the target's, with a chat template.
         spec: the seed, and the lengths of replay and out-of-distribution answers.
         tick: called with the number of matches rendered.
+        written: what the target wrote for slots that ask it, by grammar and slot.
 
     Returns:
         Rows of `REQUESTS`, and one state for each match: kept, or invalid (a conversation over
@@ -72,7 +74,7 @@ def render(
         tools, slots, constraint = None, {}, None
         if row["purpose"] == "grammar":
             desk = desks[row["grammar"]]
-            slots = fill(desk.grammar, seed)
+            slots = fill(desk.grammar, seed, (written or {}).get(desk.grammar.name))
             messages, tools, constraint = desk.ask(text, slots, row["tool"], seed)
             length = desk.grammar.max_new_tokens
         else:

@@ -44,6 +44,17 @@ MATCHES = pa.schema(
     ]
 )
 
+# What the target wrote for the slots that ask it.
+WRITTEN = pa.schema(
+    [
+        ("grammar", pa.string()),
+        ("slot", pa.string()),
+        ("ids", IDS),
+        ("text", pa.string()),
+        ("state", pa.string()),  # kept, duplicate, truncated or degenerate
+    ]
+)
+
 REQUESTS = pa.schema(
     [
         ("id", pa.string()),

@@ -198,3 +198,10 @@ def run_grammars(run: Run) -> list[Grammar]:
     return [
         load_grammar(file, folder, folder / "catalogues" / file.name) for file in sorted(folder.glob("*.yaml"))
     ]
+
+
+def target_fills_slots(run: Run) -> bool:
+    """Whether a grammar of the run has a slot whose values the target writes."""
+    from synthspec.grammar.slots import asked_slots
+
+    return bool(asked_slots(run_grammars(run)))

@@ -56,13 +56,24 @@ def match(run: Run) -> Counts:
 
 def render(run: Run) -> Counts:
     """Write out conversations; unit: match."""
+    from synthspec.grammar.slots import asked_slots
     from synthspec.prompting.render import render as render_matches
-    from synthspec.samples.schema import REQUESTS, write_rows
+    from synthspec.samples.schema import REQUESTS, WRITTEN, write_rows
+    from synthspec.targets.asked import by_slot, write_values
 
+    grammars = run_grammars(run)
+    written: list[Row] = []
+    if asked := asked_slots(grammars):
+        target = loaded_target(run)
+        with progress.bar("fill slots", sum(slot.values for *_, slot in asked), "values") as tick:
+            written = write_values(grammars, target, run.spec.seed, tick=tick)
+        write_rows(run.path("requests/slots.parquet"), WRITTEN, written)
     matches = run.rows("matches/matches.parquet")
     prompts = run.rows("prompts/prompts.parquet")
     with progress.bar("render", len(matches), "matches") as tick:
-        rows, states = render_matches(matches, prompts, run_grammars(run), tokenizer_of(run), run.spec, tick)
+        rows, states = render_matches(
+            matches, prompts, grammars, tokenizer_of(run), run.spec, tick, by_slot(written)
+        )
     _some(rows, run, "render", "no conversation is short enough", states)
     write_rows(run.path("requests/requests.parquet"), REQUESTS, rows)
     return count("match", states)

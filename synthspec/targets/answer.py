@@ -76,7 +76,10 @@ def answer(
 def ask(
     batch: Sequence[Row], target: LoadedTarget, tick: Callable[[int], None] = lambda n: None
 ) -> list[tuple[list[int], str]]:
-    """Token ids and finish reason of the target's answer to each request of a batch."""
+    """Token ids and finish reason of the target's answer to each request of a batch.
+
+    It takes the likeliest tokens, or samples where a request has a temperature.
+    """
     if target.settings.kind == "sglang":
         from synthspec.targets.sglang import ask_workers
 
@@ -90,6 +93,8 @@ def ask(
             row["prompt_ids"],
             row["max_new_tokens"],
             target.constraints.compile(row["constraint"]) if row["constraint"] else None,
+            row.get("temperature", 0.0),
+            row["seed"],
         )
         for row in batch
     ]

@@ -19,9 +19,9 @@ PROBE = 'Prüfung 1234567  of\ttokens 🙂: {"key": [1.5, null]}\n'
 
 
 def sampling(row: dict[str, Any]) -> dict[str, Any]:
-    """SGLang's `sampling_params` of a request: greedy, under the grammar's constraint."""
+    """SGLang's `sampling_params` of a request: greedy unless it has a temperature, under its constraint."""
     params: dict[str, Any] = {
-        "temperature": 0,
+        "temperature": row.get("temperature", 0),
         "max_new_tokens": row["max_new_tokens"],
         "skip_special_tokens": False,
         "no_stop_trim": True,

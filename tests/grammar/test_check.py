@@ -217,6 +217,10 @@ CASES = {
         {"turns": [{"user": "hello"}, {"tool": "3"}]},
         "turns[1]: a tool's answer cannot come after a user's turn; there comes an assistant's turn",
     ),
+    "a turn that says nothing": (
+        {"turns": [{"user": "hello"}, {"assistant": []}]},
+        "turns[1]: the assistant says nothing; write a text, or at least one call",
+    ),
     "turn of two": (
         {"turns": [{"user": "hello", "tool": "3"}]},
         "turns[0]: a turn is one of user, assistant and tool",

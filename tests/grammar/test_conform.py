@@ -52,6 +52,23 @@ def partitions(spans, length):
     return places == list(range(length)) and apart
 
 
+@pytest.mark.parametrize("wire_format", wire.FORMATS)
+def test_a_tool_that_the_request_does_not_show_may_not_be_called(load, tokenizer, wire_format):
+    grammar = load(
+        tools=[OTHER, {**OTHER, "name": "find_tram"}],
+        wire_format=wire_format,
+        shape={"length": {"find_tram.to": [1, 20]}},
+        examples=[{"name": "find_bus", "arguments": {"to": "<redacted>"}}],
+    )
+    ids = [*tokenizer.encode(wire.write(grammar, {"name": "find_bus", "arguments": {"to": "Köln"}})), END]
+    verdicts = []
+    for tool in grammar.tools:
+        request = {**REQUEST, "constraint": wire.drawn(grammar, [tool], random.Random(0)).to_json()}
+        verdicts.append(judge(request, ids, "stop", grammar, tokenizer))
+    assert [verdict.state for verdict in verdicts] == ["kept", "invalid"]
+    assert verdicts[1].reason == "it calls a tool that the request does not show"
+
+
 def test_spans_of_a_call_of_one_tool(load, tokenizer):
     ids = [*tokenizer.encode(written(CALL)), END]
     verdict = judge(REQUEST, ids, "stop", load(), tokenizer)

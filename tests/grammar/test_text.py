@@ -75,6 +75,7 @@ def test_filled_templates_follow_themselves(name):
         ("", "is empty"),
         ("<redacted><redacted:a>", "has two marks side by side"),
         ("a\r\n", "has a carriage return"),
+        ("a\0", "has a NUL character"),
     ],
 )
 def test_mistakes_in_a_template_are_told(template, sentence):

@@ -231,6 +231,8 @@ class _Check:
             return "a statement that writes stands inside of another"
         if tree.find(exp.Into):
             return "it writes into a table of its own"
+        if any(not query.expressions for query in tree.find_all(exp.Select)):
+            return "it selects nothing"
         for word in tree.find_all(exp.Identifier):
             word.set("this", word.this.lower())
             word.set("quoted", True)

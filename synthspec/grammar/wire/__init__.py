@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from synthspec.grammar.wire import (
@@ -150,4 +151,5 @@ def drawn(grammar: Grammar, tools: Iterable[Tool], dice: random.Random) -> Const
     speaks = count == 0 or dice.random() < grammar.shape.prose
     schemas = tools_of(grammar)
     shown = shaped({tool.name: schemas[tool.name] for tool in tools}, grammar.shape, dice)
-    return _format(grammar).constraint(shown, Calls(count, count, "before" if speaks else "none"))
+    made = _format(grammar).constraint(shown, Calls(count, count, "before" if speaks else "none"))
+    return made if made.tools else replace(made, tools={name: {} for name in shown})

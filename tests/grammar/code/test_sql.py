@@ -77,6 +77,8 @@ def test_engine_and_judge_take_it(text):
         ("UPDATE guests SET name = 'a' WHERE town = 'b'", "it names a column"),
         ("DELETE FROM guests WHERE town = 'b'", "it names a column"),
         ("DELETE FROM staff", "it names a table"),
+        ("SELECT", "it selects nothing"),
+        ("SELECT name FROM guests WHERE id IN (SELECT FROM guests)", "it selects nothing"),
         ("SELECT " + "(" * 5000 + "1" + ")" * 5000, "it is nested too deeply"),
         ("SELECT '" + "a" * 60_000 + "'", "it is longer than"),
     ],
