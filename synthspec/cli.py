@@ -33,6 +33,9 @@ RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder or it
 Runs = Annotated[
     Path | None, typer.Option("--runs", metavar="DIR", help="Where run folders are; runs/ beside the spec.")
 ]
+RunsHere = Annotated[
+    Path | None, typer.Option("--runs", metavar="DIR", help="Where the run of that name is; runs/ here.")
+]
 GrammarPath = Annotated[Path, typer.Argument(metavar="GRAMMAR", help="A grammar file.")]
 Model = Annotated[
     str, typer.Option("--target", metavar="MODEL", help="smollm2, a folder, or owner/name@commit.")
@@ -184,13 +187,14 @@ def runs_ls(
 @runs_app.command("show")
 def runs_show(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or its name.")],
+    runs: RunsHere = None,
     as_json: Json = False,
 ) -> None:
     """Show what a run did, stage by stage, and what came out."""
     from synthspec.run import run_folder
     from synthspec.runfolders import show_table, summary
 
-    found = summary(run_folder(run))
+    found = summary(run_folder(run, runs))
     if as_json:
         _print(found)
     else:
@@ -201,13 +205,14 @@ def runs_show(
 def runs_rm(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or its name.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    runs: RunsHere = None,
     as_json: Json = False,
 ) -> None:
     """Remove a run folder, after saying what goes and what else uses it."""
     from synthspec.run import run_folder
     from synthspec.runfolders import removal, removal_text, remove
 
-    run = run_folder(run)
+    run = run_folder(run, runs)
     what = removal(run)
     if not as_json:
         typer.echo(removal_text(what))

@@ -25,7 +25,7 @@ def ship_anyway(run: Run) -> None:
 
 
 def raise_if_refused(run: Run) -> None:
-    """End with the gate's reasons, unless the drafter passed or a person shipped it all the same.
+    """End in words, unless the drafter passed or a person shipped it all the same.
 
     Raises:
         GateRefused: it did not pass.
@@ -33,10 +33,9 @@ def raise_if_refused(run: Run) -> None:
     gate = judge.read_acceptance(run)["gate"]
     if gate["passed"] or (gate["overridden"] and judge.exported(run)):
         return
-    reasons = " ".join(gate.get("failed") or gate["reasons"])
     page = run.path("report.html")
-    see = f" See {page};" if page.exists() else ""
     raise GateRefused(
-        f"run {run.name}: the gate refused the drafter, so nothing is exported. {reasons}{see} "
+        f"run {run.name}: the gate refused the drafter, so nothing is exported; "
+        f"{f'{page} says why' if page.exists() else f'`synthspec runs show {run.folder}` says why'}, and "
         f"`synthspec check {run.folder} --ship-anyway` exports it all the same"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -88,3 +88,11 @@ class Ledger(BaseModel):
 
     version: Literal[1] = 1
     stages: dict[str, StageCounts] = {}
+
+
+def largest(counts: Mapping[str, int], most: int = 12) -> dict[str, int]:
+    """The largest counts, in order, and the sum of what is left as `others`."""
+    ordered = sorted((-n, name) for name, n in counts.items() if n)
+    found = {name: -n for n, name in ordered[:most]}
+    others = -sum(n for n, _ in ordered[most:])
+    return found | ({"others": others} if others else {})

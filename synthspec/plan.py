@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -15,6 +15,7 @@ from typing import Any
 from synthspec import progress
 from synthspec.errors import UserError
 from synthspec.grammar.examples import parts
+from synthspec.ledger import largest
 from synthspec.run import Run, open_run
 from synthspec.stages import facts
 from synthspec.stages.execute import first_difference, is_done
@@ -37,7 +38,7 @@ class Plan:
         run, folder: its name and folder.
         target: as `targets.load.describe_target`.
         tools_travel: how the target learns of its tools.
-        grammars: name, kind, whether it is held out, and requests.
+        grammars: name, kind, whether it is held out, requests, and how many of them are near to each tool.
         sources: name, where it is, licence, and prompts (None where the source was not read).
         requests: by purpose.
         prompt_tokens, completion_tokens: of all requests; the second is a guess.
@@ -110,11 +111,12 @@ def make_plan(path: Path, runs: Path | None = None) -> Plan:
         requests = _guessed(run, grammars)
     notes += _shortfalls(run, requests, [grammar.name for grammar in grammars])
     notes += _unshown_tools(grammars)
-    by_grammar: dict[str, int] = {}
-    by_purpose: dict[str, int] = {}
+    by_grammar = Counter(row["grammar"] for row in requests)
+    by_tool: dict[str, Counter[str]] = defaultdict(Counter)
     for row in requests:
-        by_grammar[row["grammar"]] = by_grammar.get(row["grammar"], 0) + 1
-        by_purpose[row["purpose"]] = by_purpose.get(row["purpose"], 0) + 1
+        if row.get("tool"):
+            by_tool[row["grammar"]][row["tool"]] += 1
+    by_purpose = Counter(row["purpose"] for row in requests)
     done = [name for name in NAMES if is_done(run, name)]
     sizes = _sizes(run, requests)
     with progress.bar("measuring this machine", None, ""):
@@ -136,7 +138,8 @@ def make_plan(path: Path, runs: Path | None = None) -> Plan:
                 "name": grammar.name,
                 "kind": grammar.kind,
                 "held_out": grammar.name in spec.holdout.grammars,
-                "requests": by_grammar.get(grammar.name, 0),
+                "requests": by_grammar[grammar.name],
+                "tools": largest(by_tool[grammar.name]),
             }
             for grammar in grammars
         ],
@@ -151,7 +154,7 @@ def make_plan(path: Path, runs: Path | None = None) -> Plan:
             }
             for source in spec.prompts
         ],
-        requests=by_purpose,
+        requests=dict(by_purpose),
         prompt_tokens=sizes["prompt"],
         completion_tokens=sizes["completion"],
         disk_bytes=disk,
@@ -175,11 +178,14 @@ def _pull(run: Run, tick: progress.Tick) -> list[Row]:
 
 
 def _requests(run: Run, prompts: list[Row], grammars: list[Any], tokenizer: Any) -> list[Row]:
-    """The requests as the stages match and render will make them."""
+    """The requests as the stages match and render will make them, each with the tool it was matched to."""
     from synthspec.prompting.match import match
     from synthspec.prompting.render import render
 
-    return render(match(prompts, grammars, run.spec)[0], prompts, grammars, tokenizer, run.spec)[0]
+    matches = match(prompts, grammars, run.spec)[0]
+    tool_of = {row["id"]: row["tool"] for row in matches}
+    requests = render(matches, prompts, grammars, tokenizer, run.spec)[0]
+    return [{**row, "tool": tool_of[row["match_id"]]} for row in requests]
 
 
 def _guessed(run: Run, grammars: list[Any]) -> list[Row]:
@@ -378,8 +384,10 @@ def table(plan: Plan) -> Any:
         sources.add_row(source["name"], source["from"], source["licence"], prompts)
     grammars = Table("grammar", "kind", "used to", box=None, header_style="bold", pad_edge=False)
     grammars.add_column("requests", justify="right")
+    grammars.add_column("by tool")
     for grammar in plan.grammars:
         use = "measure only" if grammar["held_out"] else "train and measure"
-        grammars.add_row(grammar["name"], grammar["kind"], use, f"{grammar['requests']:,}")
+        tools = ", ".join(f"{n:,} {name}" for name, n in grammar["tools"].items())
+        grammars.add_row(grammar["name"], grammar["kind"], use, f"{grammar['requests']:,}", tools)
     notes = [Text(f"note: {note}", style="yellow") for note in plan.notes]
     return Group(lines, Text(), sources, Text(), grammars, *([Text(), *notes] if notes else []))

@@ -116,7 +116,7 @@ def open_run(path: Path, runs: Path | None = None) -> Run:
     Raises:
         UserError: it is none of them, the spec has mistakes, or another version wrote the run folder.
     """
-    path = named(path)
+    path = named(path, runs)
     if (path / "manifest.json").is_file():
         return _existing(path)
     if path.is_dir() and not (path / SPEC_FILE).is_file():
@@ -146,21 +146,21 @@ def open_run(path: Path, runs: Path | None = None) -> Run:
     return Run(folder, file.parent.resolve(), spec, manifest)
 
 
-def named(path: Path) -> Path:
-    """The path itself, or the run of that name in `runs/` here."""
-    here = Path("runs") / path
+def named(path: Path, runs: Path | None = None) -> Path:
+    """The path itself, or the run of that name in `runs`, by default `runs/` here."""
+    here = (runs or Path("runs")) / path
     return here if not path.exists() and here.is_dir() else path
 
 
-def run_folder(path: Path) -> Path:
-    """The run folder of whatever names a run: itself, its name, a spec or a project.
+def run_folder(path: Path, runs: Path | None = None) -> Path:
+    """The run folder of whatever names a run: itself, its name in `runs`, a spec or a project.
 
     Raises:
         UserError: as `open_run`.
     """
-    path = named(path)
+    path = named(path, runs)
     is_spec = path.is_file() or (path / SPEC_FILE).is_file()
-    return open_run(path).folder if is_spec and not (path / "manifest.json").exists() else path
+    return open_run(path, runs).folder if is_spec and not (path / "manifest.json").exists() else path
 
 
 def _existing(folder: Path) -> Run:

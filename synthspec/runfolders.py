@@ -256,6 +256,7 @@ def show_table(run: dict[str, Any]) -> Any:
     parts.append(Text())
     if run["gate"]:
         parts.append(Text(f"gate: {_verdict(run['gate'])}"))
+        parts += [Text(f"  {reason}") for reason in run["gate"].get("failed", [])]
     for name in ("report", "export"):
         if run[name]:
             parts.append(Text(f"{name}: {run[name]}"))

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from synthspec.ledger import STATES, Counts, Ledger, StageCounts, count
+from synthspec.ledger import STATES, Counts, Ledger, StageCounts, count, largest
 
 
 @given(st.lists(st.sampled_from(STATES)))
@@ -39,3 +39,9 @@ def test_a_ledger_file_that_does_not_add_up_is_refused():
     line = {"unit": "prompt", "requested": 3, "kept": 1, "dropped": {"invalid": 1}}
     with pytest.raises(ValidationError):
         Ledger.model_validate({"version": 1, "stages": {"pull": line}})
+
+
+def test_the_largest_counts_are_named_and_the_others_summed():
+    counts = {"a": 1, "b": 5, "c": 5, "d": 0, "e": 2}
+    assert list(largest(counts, 3).items()) == [("b", 5), ("c", 5), ("e", 2), ("others", 1)]
+    assert largest(counts, 4) == {"b": 5, "c": 5, "e": 2, "a": 1}

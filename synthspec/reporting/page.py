@@ -34,7 +34,6 @@ KINDS = {
     "ood": "out of distribution",
 }
 SPANS = ("forced", "structure", "value", "free")
-GENERAL_CHAT = "general_chat"
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,9 @@ class Report:
             `revision` is used in the serving command if it is there.
         drafter: facts of the drafter by name, such as layers, block size, taps, start and steps.
         sources: of prompts: `source`, `dataset`, `revision`, `licence`, `rows`.
-        grammars: `name`, `kind`, `held_out`, `samples` (of a held-out one: in its set).
+        grammars: `name`, `kind`, `held_out`, `samples` (of a held-out one: in its set), and `tools`, how
+            many of them are near to each.
+        replay: general samples in the training set.
         exported: whether the run folder has an export.
     """
 
@@ -64,6 +65,7 @@ class Report:
     drafter: dict[str, Any]
     sources: list[dict[str, Any]]
     grammars: list[dict[str, Any]]
+    replay: int
     exported: bool
 
 
@@ -163,26 +165,18 @@ def _verdict(facts: Report) -> dict[str, Any]:
 
 
 def _headlines(sets: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """At most three sets that a reader looks for first: trained grammars, a held-out one, general chat."""
-    asked = (
-        ("Trained grammars", "heldout_prompts", None),
-        ("Held-out grammar", "heldout_grammar", None),
-        ("Elsewhere", "ood", GENERAL_CHAT),
-    )
+    """One tile a set: the trained grammars first, then what training never saw."""
+    titles = {"heldout_prompts": "Trained grammars", "heldout_grammar": "Held-out grammar", "ood": "Elsewhere"}
     shown = []
-    for title, kind, wanted in asked:
-        group = [measured for measured in sets if measured["kind"] == kind]
-        group.sort(key=lambda measured: measured["name"] != wanted)
-        if group:
-            first = group[0]
+    for kind, title in titles.items():
+        for measured in (one for one in sets if one["kind"] == kind):
+            main = kind == "heldout_prompts"
             shown.append(
                 {
-                    "title": title
-                    if kind == "heldout_prompts"
-                    else f"{title}: {words(first['name'].removeprefix('grammar_'))}",
-                    "main": kind == "heldout_prompts",
-                    "set": first,
-                    "factor": first["trained"]["accept_len"] / first["start"]["accept_len"],
+                    "title": title if main else f"{title}: {words(measured['name'].removeprefix('grammar_'))}",
+                    "main": main,
+                    "set": measured,
+                    "factor": measured["trained"]["accept_len"] / measured["start"]["accept_len"],
                 }
             )
     return shown

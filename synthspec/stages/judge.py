@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from datetime import UTC, datetime
 from typing import Any
 
 from synthspec import progress
 from synthspec.files import write_json, write_text
-from synthspec.ledger import Counts
+from synthspec.ledger import Counts, largest
 from synthspec.run import Run, read_record
 from synthspec.stages.facts import describe, loaded_target, run_grammars, start_folder, target_of
 
@@ -119,6 +119,7 @@ def report(run: Run) -> Counts:
     from synthspec.reporting.page import Report
     from synthspec.reporting.page import render as render_page
 
+    trained = run.rows("trainset/train.parquet")
     facts = Report(
         name=run.name,
         created=datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC"),
@@ -128,7 +129,8 @@ def report(run: Run) -> Counts:
         target=describe(target_of(run)),
         drafter=drafter_facts(run),
         sources=_sources(run.rows("prompts/prompts.parquet")),
-        grammars=_grammars(run),
+        grammars=_grammars(run, trained),
+        replay=sum(row["purpose"] == "replay" for row in trained),
         exported=exported(run),
     )
     write_text(run.path("report.html"), render_page(facts))
@@ -141,18 +143,25 @@ def _sources(prompts: list[Row]) -> list[Row]:
     return [{**dict(zip(keys, values, strict=True)), "rows": n} for values, n in sorted(found.items())]
 
 
-def _grammars(run: Run) -> list[Row]:
-    held = run.spec.holdout.grammars
-    trained = Counter(row["grammar"] for row in run.rows("trainset/train.parquet"))
-    for name in held:
+def _grammars(run: Run, trained: list[Row]) -> list[Row]:
+    """The grammars, with the samples that were trained on or, of a held-out one, measured."""
+    rows = list(trained)
+    for name in run.spec.holdout.grammars:
         file = f"sets/grammar_{name}.parquet"
-        trained[name] = len(run.rows(file)) if run.path(file).exists() else 0
+        rows += run.rows(file) if run.path(file).exists() else []
+    near = {row["id"]: row["tool"] for row in run.rows("matches/matches.parquet")}
+    samples = Counter(row["grammar"] for row in rows)
+    tools: dict[str, Counter[str]] = defaultdict(Counter)
+    for row in rows:
+        if tool := near[row["lineage"]["match_id"]]:
+            tools[row["grammar"]][tool] += 1
     return [
         {
             "name": grammar.name,
             "kind": grammar.kind,
-            "held_out": grammar.name in held,
-            "samples": trained[grammar.name],
+            "held_out": grammar.name in run.spec.holdout.grammars,
+            "samples": samples[grammar.name],
+            "tools": largest(tools[grammar.name]),
         }
         for grammar in run_grammars(run)
     ]

@@ -73,7 +73,7 @@ def _render(run: Run) -> Settings:
         "seed": spec.seed,
         "replay": {"max_new_tokens": spec.replay.max_new_tokens},
         "ood": [{"name": ood.name, "max_new_tokens": ood.max_new_tokens} for ood in spec.ood],
-        **facts.tokenizer_facts(run),
+        **(_generate(run) if facts.target_fills_slots(run) else facts.tokenizer_facts(run)),
     }
 
 
@@ -137,7 +137,7 @@ STAGES = (
     Stage(
         "render",
         "writing conversations",
-        2,
+        3,
         _render,
         ("grammars", "prompts/prompts.parquet", "matches/matches.parquet"),
         ("requests",),
@@ -156,7 +156,7 @@ STAGES = (
     Stage(
         "conform",
         "checking answers",
-        2,
+        3,
         facts.tokenizer_facts,
         ("grammars", "prompts/prompts.parquet", "requests/requests.parquet", "completions"),
         ("samples",),
@@ -174,7 +174,7 @@ STAGES = (
     Stage(
         "train",
         "training the drafter",
-        3,
+        4,
         _train,
         ("trainset/train.parquet", "sets"),
         ("checkpoints",),
@@ -203,9 +203,9 @@ STAGES = (
     Stage(
         "report",
         "writing the report",
-        1,
+        2,
         facts.ledger_so_far,
-        ("acceptance.json", "checkpoints/log.json", "trainset/train.parquet"),
+        ("acceptance.json", "checkpoints/log.json", "trainset/train.parquet", "matches/matches.parquet"),
         ("report.html",),
         judge.report,
         is_view=True,

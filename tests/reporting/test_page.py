@@ -170,11 +170,18 @@ def plausible_report(*, chat: float = 0.40, exported: bool = True) -> Report:
             },
         ],
         grammars=[
-            {"name": "travel_desk", "kind": "tools", "held_out": False, "samples": 131},
-            {"name": "home_control", "kind": "tools", "held_out": False, "samples": 127},
-            {"name": "invoice", "kind": "schema", "held_out": False, "samples": 118},
-            {"name": "library", "kind": "tools", "held_out": True, "samples": 40},
+            {
+                "name": "travel_desk",
+                "kind": "tools",
+                "held_out": False,
+                "samples": 131,
+                "tools": {"find_flights": 90, "book": 41},
+            },
+            {"name": "home_control", "kind": "tools", "held_out": False, "samples": 127, "tools": {}},
+            {"name": "invoice", "kind": "schema", "held_out": False, "samples": 118, "tools": {}},
+            {"name": "library", "kind": "tools", "held_out": True, "samples": 40, "tools": {}},
         ],
+        replay=212,
         exported=exported,
     )
 
@@ -255,7 +262,8 @@ def test_headline_is_start_to_trained_with_factor(facts: Report, page: str) -> N
     text = text_of("<section " + page.split("headlines", 2)[-1].split("</section>", 1)[0] + "</section>")
     assert f"{tau(start)} → {tau(trained)}" in text
     assert f"{trained / start:.2f}× the start" in text
-    assert "Elsewhere: general chat" in text
+    assert text.count("the start") == len(facts.acceptance["sets"])
+    assert text.index("Held-out grammar: ") < text.index("Elsewhere: general chat")
 
 
 def test_ledger_table_adds_up(facts: Report, page: str) -> None:
@@ -280,6 +288,9 @@ def test_lineage_is_shown(facts: Report, page: str) -> None:
         "held out whole, only measured",
         "40",
     ]
+    assert rows_of(page, "grammars-caption")[0][0].endswith("find_flights 90, book 41")
+    assert rows_of(page, "grammars-caption")[-1][0] == "replay"
+    assert rows_of(page, "grammars-caption")[-1][3] == "212"
     text = text_of(page)
     for fact in ("12fd25f77366fa6b3b4b768ec3050bf629380bac", "2, 9, 15, 21, 27", "07c1f5d2aa90be36"):
         assert fact in text
@@ -359,7 +370,11 @@ def test_hostile_facts_stay_text(facts: Report) -> None:
             target={"model": HOSTILE, HOSTILE: {HOSTILE: HOSTILE}},
             drafter={HOSTILE: [HOSTILE]},
             sources=hostile(facts.sources),
-            grammars=[{**grammar, "name": HOSTILE, "kind": HOSTILE} for grammar in facts.grammars],
+            grammars=[
+                {**grammar, "name": HOSTILE, "kind": HOSTILE, "tools": {HOSTILE: 1}}
+                for grammar in facts.grammars
+            ],
+            replay=3,
             exported=True,
         )
     )
