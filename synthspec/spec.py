@@ -145,6 +145,13 @@ class Train(Part):
         None, gt=0, description="decay of the loss over the block, exp(-(k-1)/gamma); by default by its size"
     )
     checkpoint_every: int = Field(50, ge=1, description="steps")
+    interpolation: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="how far weights go from the start to where training leads; below 1 the drafter keeps "
+        "more of what it knew, and learns a little less",
+    )
 
 
 class Gate(Part):

@@ -174,7 +174,7 @@ STAGES = (
     Stage(
         "train",
         "training the drafter",
-        4,
+        5,
         _train,
         ("trainset/train.parquet", "sets"),
         ("checkpoints",),

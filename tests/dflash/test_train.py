@@ -9,11 +9,13 @@ from synthspec.dflash.batches import Document, documents_of_step, draw
 from synthspec.dflash.decode import SpeculativeAsk, decode
 from synthspec.dflash.features import extract
 from synthspec.dflash.loss import decay
-from synthspec.dflash.midtrain import choose, read_documents
+from synthspec.dflash.midtrain import between, choose, read_documents
+from synthspec.dflash.model import Drafter
 from synthspec.dflash.train import fit
 from synthspec.errors import UserError
 from synthspec.spec import Train
 from synthspec.targets.generate import Ask, generate
+from tests.dflash.conftest import drafter_config
 
 
 @pytest.fixture
@@ -119,6 +121,17 @@ def test_what_it_learnt_by_heart_is_accepted_by_the_target(model, drafter, corpu
     traces = decode(model, drafter, asks, stop_ids=[2])
     steps = sum(len(one.accepted) for one in traces)
     assert 1 + sum(sum(one.accepted) for one in traces) / steps > 3.2  # of at most 4
+
+
+def test_between_two_drafters_every_weight_is_on_the_line():
+    one, other = Drafter(drafter_config()), Drafter(drafter_config())
+    found = between(one, other, 0.25)
+    for weight, before, after in zip(found.parameters(), one.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(weight, 0.75 * before + 0.25 * after)
+    assert all(
+        torch.equal(*pair)
+        for pair in zip(between(one, other, 1.0).parameters(), other.parameters(), strict=True)
+    )
 
 
 def row(**changes):
