@@ -25,8 +25,8 @@ from synthspec.errors import UserError
 from synthspec.grammar import wire
 from synthspec.grammar.conform import label, violation
 from synthspec.grammar.examples import filled_examples
-from synthspec.grammar.importing import Imported, as_yaml, import_document, import_file
-from synthspec.grammar.model import Grammar, load_grammars
+from synthspec.grammar.importing import Imported, as_files, import_document, import_file
+from synthspec.grammar.model import Grammar, ToolFile, load_grammars
 from synthspec.grammar.slots import fill
 from synthspec.spec import Target
 from synthspec.targets.load import load_tokenizer
@@ -120,7 +120,9 @@ def loaded(document: Any) -> Grammar:
             texts = (document.get(key) for key in ("json_schema", "schema"))
             document = next((json.loads(text) for text in texts if isinstance(text, str)), document)
         imported = import_document(document, "imported")
-    return parse_yaml(as_yaml(imported), Path("imported.yaml"), Grammar)
+    text, *tools = as_files(imported).values()
+    grammar = parse_yaml(text, Path("imported.yaml"), Grammar)
+    return grammar.with_tools(parse_yaml(tools[0], Path("tools.yaml"), ToolFile).tools) if tools else grammar
 
 
 def fills(grammar: Grammar, count: int) -> Iterator[Any]:

@@ -43,6 +43,8 @@ def checked(grammars: list[Row]) -> Any:
         table.add_column(column, justify="right")
     table.add_column("file")
     notes: list[Any] = []
+    # By the sentence, engines and grammars in their order.
+    cannot: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
     for row in grammars:
         table.add_row(
             row["name"],
@@ -58,11 +60,14 @@ def checked(grammars: list[Row]) -> Any:
         if row["unwritable"]:
             places = "; ".join(row["unwritable"])
             notes.append(Text(f"{row['name']}: a target held to the constraint cannot write {places}"))
-        engines: dict[str, list[str]] = {}
         for engine, sentences in row["unsupported"].items():
             for sentence in sentences:
-                engines.setdefault(sentence, []).append(engine)
-        notes += [Text(f"{row['name']}, {', '.join(who)}: {sentence}") for sentence, who in engines.items()]
+                engines, names = cannot.setdefault(sentence, ({}, {}))
+                engines[engine] = names[row["name"]] = None
+    notes += [
+        Text(f"{', '.join(engines)}: {sentence} ({', '.join(names)})")
+        for sentence, (engines, names) in cannot.items()
+    ]
     right = "is right" if len(grammars) == 1 else "are right"
     return Group(
         table, *notes, Text(f"{len(grammars)} {'grammar' if len(grammars) == 1 else 'grammars'} {right}")

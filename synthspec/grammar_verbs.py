@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from synthspec import progress
 from synthspec.errors import UserError
 from synthspec.files import is_file, is_folder, write_text
 from synthspec.grammar.model import Grammar, load_grammar
@@ -232,22 +233,25 @@ def import_grammar(document: Path, out: Path, wire_format: str) -> tuple[Path, l
     """Make a grammar of a description of tools, and write it into a folder.
 
     Returns:
-        The file, and what was changed or left out on the way, in sentences.
+        The grammar's file, and what was changed or left out on the way, in sentences.
 
     Raises:
         UserError: as `importing.import_file`; or there is such a file already.
     """
-    from synthspec.grammar.importing import as_yaml, import_file
+    from synthspec.grammar.importing import as_files, import_file
     from synthspec.grammar.wire import FORMATS
 
     if wire_format not in FORMATS:
         raise UserError(f"--wire-format: there is no {wire_format!r}; write one of {', '.join(FORMATS)}")
-    found = import_file(document, wire_format)
-    file = out / f"{found.grammar['name']}.yaml"
-    if file.exists():
-        raise UserError(f"{file} exists already: move it away, or name another folder with --out")
+    with progress.bar("looking at the tools", None, "tools") as tick:
+        found = import_file(document, wire_format, tick)
+    files = {out / name: text for name, text in as_files(found).items()}
+    for file in files:
+        if file.exists():
+            raise UserError(f"{file} exists already: move it away, or name another folder with --out")
     try:
-        write_text(file, as_yaml(found))
+        for file, text in files.items():
+            write_text(file, text)
     except OSError as error:
         raise UserError(f"--out: {out} cannot be written to ({error.strerror}); name another folder") from None
-    return file, list(found.notes)
+    return next(iter(files)), list(found.notes)

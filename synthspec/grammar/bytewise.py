@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 
-def byte_matcher(lark: str) -> LLMatcher:
+def byte_matcher(lark: str, most_items: int | None = None) -> LLMatcher:
     """A matcher whose tokens are the 256 bytes.
 
     Args:
         lark: a grammar for llguidance.
+        most_items: how many ways to read a text there may be at one byte, before the matcher gives up; by
+            default as many as llguidance follows.
 
     Raises:
         ValueError: llguidance does not take it; with its own words, on several lines.
     """
-    matcher = LLMatcher(byte_tokenizer(), lark, log_level=0)
+    limits = LLParserLimits(max_items_in_row=most_items)
+    matcher = LLMatcher(byte_tokenizer(), lark, log_level=0, limits=limits)
     if matcher.is_error():
         raise ValueError(matcher.get_error())
     return matcher

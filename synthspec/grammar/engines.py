@@ -251,6 +251,11 @@ def unsupported(constraint: Constraint, backend: str) -> list[str]:
         for _, schema in subschemas(part.schema):
             for keyword in sorted(_XGRAMMAR_IGNORES & schema.keys()):
                 found[f"xgrammar reads over the keyword {keyword}"] = None
+            limits = [limit for limit in ("minLength", "maxLength") if isinstance(schema.get(limit), int)]
+            if limits and not {"enum", "format", "pattern"} & schema.keys():
+                found[
+                    "xgrammar lets a text of a limited length hold no quotation mark, backslash or line end"
+                ] = None
             if "format" in schema and schema["format"] not in _XGRAMMAR_FORMATS:
                 found[f"xgrammar does not know the format {schema['format']}"] = None
     return list(found)

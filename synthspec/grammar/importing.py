@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ MAX_VALUES = 1_000_000  # of a JSON document
 MAX_YAML_BYTES = 2_000_000  # reading YAML takes twenty times as long as JSON
 MAX_LEVELS = 150  # of nesting
 MAX_TOLD = 20
+MAX_SHOWN = 100  # tools in the grammar itself; more go into a catalogue
+MAX_EXAMPLES = 200
 
 _METHODS = ("get", "put", "post", "delete", "patch", "options", "head", "trace", "query")
 _PARAMETERS = ("parameters", "inputSchema", "input_schema", "params")
@@ -44,11 +46,13 @@ class Imported:
         grammar: what a grammar file holds; it has been checked.
         origin: what it was made from, in words.
         notes: what was changed or left out, one sentence each.
+        tools: what the file of its catalogue holds, if it names one.
     """
 
     grammar: Json
     origin: str
     notes: tuple[str, ...]
+    tools: list[Json] | None = None
 
 
 @dataclass(frozen=True)
@@ -60,12 +64,15 @@ class _Tool:
     place: str
 
 
-def import_file(path: Path, wire_format: str = "hermes") -> Imported:
+def import_file(
+    path: Path, wire_format: str = "hermes", tick: Callable[[int], None] = lambda n: None
+) -> Imported:
     """Read a document and make a grammar of it.
 
     Args:
         path: a JSON or YAML file.
         wire_format: how the target writes tool calls.
+        tick: called with the number of tools looked at.
 
     Raises:
         UserError: it cannot be read, is no document of a known kind, or nothing in it can be used; each
@@ -73,18 +80,21 @@ def import_file(path: Path, wire_format: str = "hermes") -> Imported:
     """
     text = read_text(path, MAX_BYTES)
     try:
-        return import_document(parsed(text), path.stem, wire_format)
+        return import_document(parsed(text), path.stem, wire_format, tick)
     except ValueError as error:
         raise UserError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from None
 
 
-def import_document(document: Any, name: str, wire_format: str = "hermes") -> Imported:
+def import_document(
+    document: Any, name: str, wire_format: str = "hermes", tick: Callable[[int], None] = lambda n: None
+) -> Imported:
     """Make a grammar of a document.
 
     Args:
         document: JSON.
         name: what the grammar is called, once it is written in small letters.
         wire_format: how the target writes tool calls.
+        tick: called with the number of tools looked at.
 
     Raises:
         ValueError: it is no document of a known kind, or nothing in it can be used; one line each.
@@ -94,12 +104,12 @@ def import_document(document: Any, name: str, wire_format: str = "hermes") -> Im
     notes: list[str] = []
     if isinstance(document, dict) and ("openapi" in document or "swagger" in document):
         tools = _operations(document, notes)
-        return _of_tools(tools, name, wire_format, _title(document, "an OpenAPI document"), notes)
+        return _of_tools(tools, name, wire_format, _title(document, "an OpenAPI document"), notes, tick)
     found = _listed(document)
     if found is not None:
         origin, items = found
         tools = list(_tools(items, notes))
-        return _of_tools(tools, name, wire_format, origin, notes)
+        return _of_tools(tools, name, wire_format, origin, notes, tick)
     named = _schema_alone(document)
     if named is None:
         raise ValueError(
@@ -351,12 +361,20 @@ def _schema_alone(document: Any) -> tuple[str, Any] | None:
     return ("", document) if TELLING & set(document) else None
 
 
-def _of_tools(tools: list[_Tool], name: str, wire_format: str, origin: str, notes: list[str]) -> Imported:
+def _of_tools(
+    tools: list[_Tool],
+    name: str,
+    wire_format: str,
+    origin: str,
+    notes: list[str],
+    tick: Callable[[int], None],
+) -> Imported:
     kept: list[Json] = []
     examples: list[Any] = []
     names: set[str] = set()
     refused: list[str] = []
     for tool in tools:
+        tick(1)
         if tool.name in names:
             notes.append(f"{tool.place} is left out: an earlier tool has its name")
             continue
@@ -373,10 +391,12 @@ def _of_tools(tools: list[_Tool], name: str, wire_format: str, origin: str, note
         told = refused or notes
         raise ValueError("\n".join(told[:MAX_TOLD]) or "holds no tool; give a document with at least one")
     notes += [f"{line} (left out)" for line in refused]
+    many = len(kept) > MAX_SHOWN
+    holds = {"catalogue": {"file": f"tools/{name}.yaml"}} if many else {"tools": kept}
     grammar = _grammar(
-        name, "tool_call", wire_format, "Answer the request with a call of one of your tools.", tools=kept
+        name, "tool_call", wire_format, "Answer the request with a call of one of your tools.", **holds
     )
-    grammar["examples"] = examples
+    grammar["examples"] = examples[:: -(-len(examples) // MAX_EXAMPLES)]
     if len(kept) > 1:
         from synthspec.grammar.model import Grammar
 
@@ -384,7 +404,7 @@ def _of_tools(tools: list[_Tool], name: str, wire_format: str, origin: str, note
             Grammar.model_validate(grammar)
         except ValidationError as error:
             raise ValueError(_plainly(error.errors(include_url=False)[0], "")) from None
-    return Imported(grammar, origin, tuple(notes))
+    return Imported(grammar, origin, tuple(notes), kept if many else None)
 
 
 def _of_tool(tool: _Tool, wire_format: str) -> tuple[Json, Any, list[str]]:
@@ -545,8 +565,8 @@ for _tag, _pattern in (
     )
 
 
-def as_yaml(imported: Imported) -> str:
-    """The text of a grammar file, with what was changed or left out as comments at its head."""
+def as_files(imported: Imported) -> dict[str, str]:
+    """Texts of files by their paths: the grammar's, what was changed at its head, and its catalogue's."""
     head = [
         f"# Made from {_one_line(imported.origin)}.",
         "# Every value of an example is <redacted>: it is invented by the schema. Write a slot for what the",
@@ -554,15 +574,16 @@ def as_yaml(imported: Imported) -> str:
     ]
     if imported.notes:
         head += ["#", *(f"# - {_one_line(note)}" for note in imported.notes)]
-    body = yaml.dump(
-        imported.grammar,
-        Dumper=_Dumper,
-        sort_keys=False,
-        allow_unicode=True,
-        width=110,
-        default_flow_style=False,
+    files = {f"{imported.grammar['name']}.yaml": "\n".join([*head, _dumped(imported.grammar)])}
+    if imported.tools is not None:
+        files[imported.grammar["catalogue"]["file"]] = _dumped({"tools": imported.tools})
+    return files
+
+
+def _dumped(value: Json) -> str:
+    return yaml.dump(
+        value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110, default_flow_style=False
     )
-    return "\n".join([*head, body])
 
 
 def _one_line(text: str) -> str:

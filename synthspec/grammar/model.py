@@ -23,7 +23,7 @@ from synthspec.grammar.shape import Shape
 from synthspec.grammar.slots import Slot
 from synthspec.grammar.written import Written
 from synthspec.spec import Name, Part
-from synthspec.yamlfile import MAX_TOLD, as_told, check_inside, load_yaml
+from synthspec.yamlfile import MAX_BYTES, MAX_TOLD, as_told, check_inside, load_yaml, parse_yaml, read_text
 
 SlotName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 ToolName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_./:-]*$", max_length=128)]
@@ -248,14 +248,22 @@ def load_grammar(path: Path, root: Path, catalogue: Path | None = None) -> Gramm
 
     try:
         file = catalogue or check_inside(path.parent, grammar.catalogue.file)
-        tools = load_yaml(file, ToolFile).tools
+        text = read_text(file, MAX_BYTES)
+        if (known := _WITH_TOOLS.get((grammar.fingerprint, text))) is not None:
+            return known
+        tools = parse_yaml(text, file, ToolFile).tools
     except UserError as error:
         raise UserError(f"{path}: catalogue.file: {error}") from None
     whole = grammar.with_tools(tools)
     if found := mistakes(whole):
         lines = [f"{path}, with {grammar.catalogue.file}: {as_told(place)}: {what}" for place, what in found]
         raise UserError("\n".join(lines[:MAX_TOLD]))
+    _WITH_TOOLS[grammar.fingerprint, text] = whole
     return whole
+
+
+# Grammars with thousands of tools, which every stage reads: by their fingerprint and the catalogue's text.
+_WITH_TOOLS: dict[tuple[str, str], Grammar] = {}
 
 
 def catalogue_file(path: Path) -> Path | None:

@@ -6,12 +6,14 @@ import difflib
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from re import _parser as regex_parser  # type: ignore[attr-defined]
 from typing import Any
 from urllib.parse import unquote
 
 from synthspec.grammar.keywords import DEFINITIONS, KEYWORDS, LISTS, MAPS, NOTES, ONE, TYPES
+from synthspec.grammar.pattern import pattern
 from synthspec.yamlfile import shown
 
 Path = tuple[str | int, ...]
@@ -33,6 +35,7 @@ TELLING = KEYWORDS - NOTES | {"$defs", "$schema", "definitions", "dependencies"}
 _MAX_TOLD = 50
 MAX_PARTS = 5_000  # of a schema once its references are written out
 MAX_STRING = 60  # characters
+MAX_LEAST = 1_000  # characters of the shortest text of a pattern
 MAX_ITEMS = 5
 MAX_INTEGER = 10**12
 
@@ -163,6 +166,8 @@ def schema_mistakes(schema: dict[str, Any]) -> list[tuple[Path, str]]:
         for key in ("$dynamicRef", "$recursiveRef"):
             if key in part:
                 found.append(((*path, key), f"{key} is not supported; write a $ref such as #/$defs/NAME"))
+        if "pattern" in part and _least_width(part["pattern"]) > MAX_LEAST:
+            found.append(((*path, "pattern"), f"asks for over {MAX_LEAST:,} characters; ask for fewer"))
         for key in part.keys() - KEYWORDS - _NEIGHBOURS:
             # Others are notes that somebody's tool understands.
             if len(found) < _MAX_TOLD and (close := _near(key[:40])):
@@ -497,8 +502,11 @@ def _merged(schema: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _least_width(pattern: str) -> int:
+def _least_width(expression: str) -> int:
+    """The fewest characters that an expression matches; 0 where nobody can tell."""
     try:
-        return width(pattern)[0]
-    except ValueError:  # JSON Schema's expressions are not all Python's
-        return 0
+        return pattern(expression).least
+    except ValueError:
+        with suppress(ValueError):
+            return width(expression)[0]
+    return 0

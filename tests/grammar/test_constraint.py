@@ -390,9 +390,26 @@ def test_what_an_engine_reads_over_is_told():
     for engine in ("xgrammar", "sglang", "vllm"):
         found = unsupported(odd, engine)
         assert found == ["xgrammar reads over the keyword multipleOf", "xgrammar does not know the format iri"]
-    assert unsupported(wire.glm.constraint(TOOLS, Calls()), "xgrammar") == []
+    (only,) = unsupported(wire.glm.constraint(TOOLS, Calls()), "xgrammar")
+    assert "a text of a limited length" in only
     stamped = {"t": {"type": "object", "properties": {"a": {"type": "string", "pattern": "^a+$"}}}}
     assert "a pattern and to an end" in unsupported(wire.glm.constraint(stamped, Calls()), "sglang")[0]
+
+
+def test_what_is_told_of_a_text_with_a_limited_length_is_so():
+    xgrammar = pytest.importorskip("xgrammar")
+    compiler = xgrammar.GrammarCompiler(xgrammar.TokenizerInfo([bytes([byte]) for byte in range(256)]))
+
+    def taken(schema):
+        compiled = compiler.compile_json_schema(json.dumps(schema), any_whitespace=False)
+        matcher = xgrammar.GrammarMatcher(compiled, terminate_without_stop_token=True)
+        return matcher.accept_string(r'"a\"b"')
+
+    limited = {"type": "string", "maxLength": 9}
+    assert taken({"type": "string"})
+    assert not taken(limited)
+    assert "hold no quotation mark" in unsupported(Constraint(Json(limited)), "sglang")[0]
+    assert unsupported(Constraint(Json({"type": "string"})), "sglang") == []
 
 
 @pytest.mark.parametrize("name", ["pythonic", "glm", "qwen_xml"])

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from synthspec.errors import UserError
 from synthspec.grammar.conform import violation
 from synthspec.grammar.examples import filled_examples
-from synthspec.grammar.importing import Imported, as_yaml, import_document, import_file, parsed
-from synthspec.grammar.model import Grammar
+from synthspec.grammar.importing import Imported, as_files, import_document, import_file, parsed
+from synthspec.grammar.model import Grammar, load_grammars
 from synthspec.yamlfile import parse_yaml
 
 TOWN = {"type": "object", "properties": {"town": {"type": "string"}}, "required": ["town"]}
@@ -70,7 +70,7 @@ components:
 def made(document, **options):
     """The grammar of a document, read back from the file that is written of it."""
     imported = import_document(document, "Town Tools", **options)
-    grammar = parse_yaml(as_yaml(imported), "g.yaml", Grammar)
+    grammar = parse_yaml(next(iter(as_files(imported).values())), "g.yaml", Grammar)
     for seed in range(5):
         assert all(violation(grammar, value) is None for value in filled_examples(grammar, {}, seed))
     return grammar, imported
@@ -229,7 +229,7 @@ def test_a_file_names_its_grammar(tmp_path):
 
 
 def test_the_file_is_plain_to_read():
-    text = as_yaml(import_document(parsed(OPENAPI), "pets"))
+    [text] = as_files(import_document(parsed(OPENAPI), "pets")).values()
     assert text.startswith("# Made from an OpenAPI document (Pets).\n")
     assert "&" not in text.replace("&lt;", "")
     assert "\nexamples:\n- name: show_pet\n  arguments:\n    pet: <redacted>\n" in text
@@ -245,10 +245,24 @@ values = st.recursive(
 )
 
 
+def test_many_tools_become_a_catalogue_in_a_file_of_its_own(tmp_path):
+    listed = [
+        {"name": f"find_{n}", "inputSchema": {"type": "object", "properties": {"a": {"type": "string"}}}}
+        for n in range(230)
+    ]
+    for name, text in as_files(import_document({"tools": listed}, "town")).items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (grammar,) = load_grammars(tmp_path, ["*.yaml"])
+    assert [tool.name for tool in grammar.tools] == [tool["name"] for tool in listed]
+    assert grammar.catalogue.file == "tools/town.yaml"
+    assert len(grammar.examples) == 115
+
+
 @settings(deadline=None)
 @given(values)
 def test_what_is_written_is_read_back_the_same(value):
-    text = as_yaml(Imported({"value": value}, "a test", ("a note\nof two lines",)))
+    [text] = as_files(Imported({"name": "n", "value": value}, "a test", ("a note\nof two lines",))).values()
     again = parsed(text)["value"]
     assert json.dumps(again) == json.dumps(value)
     assert yaml.safe_load(text) is not None

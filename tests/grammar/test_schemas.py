@@ -32,6 +32,7 @@ def told(schema):
         ({"$defs": {"t": {"items": {"$ref": "#/$defs/t"}}}, "$ref": "#/$defs/t"}, "contains itself"),
         ({"properties": {"a": {"$ref": "#"}}}, "contains itself"),
         ({"properties": {"a": {"pattern": "["}}}, "the keyword pattern"),
+        ({"properties": {"a": {"pattern": r"[\x00-\u{10ffff}]{9000}"}}}, "asks for over 1,000 characters"),
         (
             {"properties": {"a": {"minimum": 3, "exclusiveMinimum": True}}},
             "write the limit itself as exclusiveM",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 MAX_GRAMMAR = 100_000  # characters
+MAX_RULES = 1_000
 MAX_TEXT = 50_000  # characters that are read
+MAX_ITEMS = 500  # ways to read a text up to one of its bytes; reading takes the third power of them and more
 
 _RULE = re.compile(r"^[ \t]*([\w-]+)[ \t]*::=", re.MULTILINE)
 _CODE = re.compile(r"\\u([0-9A-Fa-f]{4})|\\U([0-9A-Fa-f]{8})|\\.", re.DOTALL)
@@ -64,6 +67,8 @@ def problem(code: Ebnf, text: str) -> str | None:
     matcher = _matcher(grammar(code)).deep_copy()
     data = text.encode()
     taken = matcher.try_consume_tokens([*data])
+    if "items; max is" in matcher.get_error():
+        return "the grammar can read it in too many ways; write rules that each text fits in one way"
     if taken < len(data):
         place = len(data[:taken].decode(errors="ignore"))
         return f"the grammar does not allow what stands at character {place + 1}"
@@ -94,6 +99,8 @@ def _wrong(code: Ebnf) -> str | None:
     names = _RULE.findall(text)
     if "root" not in names:
         return "has no rule root, with which every text begins; write root ::= …"
+    if len(names) > MAX_RULES:
+        return f"has over {MAX_RULES:,} rules; keep those that one purpose needs"
     for name in names:
         if names.count(name) > 1:
             return f"has the rule {name} twice; remove one"
@@ -157,8 +164,16 @@ def _endless(rules: Mapping[str, Any]) -> set[str]:
             return True
         return all(map(ends, node.children()))
 
-    while more := {name for name, rule in rules.items() if name not in ending and ends(rule.alternatives)}:
-        ending |= more
+    users: dict[str, list[str]] = defaultdict(list)
+    for name, rule in rules.items():
+        for used in _references(rule.alternatives):
+            users[used].append(name)
+    waiting = [*rules]
+    while waiting:
+        name = waiting.pop()
+        if name not in ending and ends(rules[name].alternatives):
+            ending.add(name)
+            waiting += users[name]
     return rules.keys() - ending
 
 
@@ -178,7 +193,7 @@ def _matcher(text: str) -> LLMatcher:
             ) from None
         raise ValueError('cannot be read; write rules such as root ::= "yes" | "no"') from None
     try:
-        return byte_matcher(lark)
+        return byte_matcher(lark, MAX_ITEMS)
     except ValueError as error:
         raise ValueError(_told(str(error), lark, text)) from None
 

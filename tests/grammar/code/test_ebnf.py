@@ -68,6 +68,11 @@ def test_what_a_constraint_lets_through_the_judge_takes(walk):
         ('root ::= "a', "cannot be read in line 1 (rule root): unexpected end of input"),
         ('root ::= "\\', "cannot be read"),
         ("root ::= " + "(" * 5000, "is nested too deeply"),
+        ("root ::= a0\n" + "".join(f"a{n} ::= a{n + 1}\n" for n in range(1200)), "has over 1,000 rules"),
+        (
+            "root ::= a0\n" + "".join(f"a{n} ::= a{n + 1}\n" for n in range(900)) + "a900 ::= a0",
+            "matches no text",
+        ),
         ('root ::= "a" root', "matches no text, since its rule root never comes to an end"),
         ('root ::= "a"\nb ::= c\nc ::= b', "has the rule b, which never comes to an end"),
         ("root ::= .", "has a dot in line 1 (rule root)"),
@@ -94,3 +99,9 @@ def test_everything_in_a_text_of_a_grammar_may_be_a_value():
 
 def test_marks_take_slots():
     assert filled(SUM, "1+<redacted:n>", {"n": 7}, random.Random(0)) == "1+7"
+
+
+def test_a_grammar_that_reads_a_text_in_very_many_ways_is_given_up():
+    twice = ebnf('root ::= s\ns ::= s s | "a"')
+    assert problem(twice, "a" * 50) is None
+    assert "in too many ways" in problem(twice, "a" * 5000)
