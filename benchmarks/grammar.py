@@ -144,7 +144,7 @@ def invalid_fills(grammar: Grammar) -> int:
 def misread(grammar: Grammar, value: Any) -> bool:
     if grammar.kind != "tool_call":
         return wire.parse(grammar, wire.write(grammar, value)) != value
-    tools = wire.tools_of(grammar)
+    tools = grammar.tool_schemas
     for name, form in wire.FORMATS.items():
         try:
             text = form.write(value, tools)

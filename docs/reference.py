@@ -57,8 +57,12 @@ def kind(field: Schema) -> str:
         return f"names to {kind(more)}" if isinstance(more, dict) and more else "mapping"
     words = {"string": "text", "integer": "whole number", "boolean": "true or false", "number": "number"}
     low, high = field.get("minimum"), field.get("maximum", field.get("exclusiveMaximum"))
-    least = f", {low} to {high}" if high is not None else f", at least {low}" if low is not None else ""
-    return words.get(field.get("type", ""), "anything") + least
+    said = words.get(field.get("type", ""), "anything")
+    if low is not None and high is not None:
+        return f"{said}, {low} to {high}"
+    above, most = field.get("exclusiveMinimum"), f", at most {high}" if high is not None else ""
+    least = f", above {above}" if above is not None else f", at least {low}" if low is not None else ""
+    return said + least + most
 
 
 def told(field: Schema) -> str:

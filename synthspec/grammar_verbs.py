@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,8 +49,6 @@ def check(paths: Sequence[Path]) -> list[Row]:
     Raises:
         UserError: every mistake in any of the files, one a line.
     """
-    from synthspec.grammar.engines import BACKENDS, unsupported
-
     rows: list[Row] = []
     mistakes: list[str] = []
     names: dict[str, Path] = {}
@@ -64,12 +63,6 @@ def check(paths: Sequence[Path]) -> list[Row]:
                 f"{path}: name: {grammar.name!r} is already the name of {names[grammar.name]}; give one another"
             )
         names[grammar.name] = path
-        held = (
-            grammar
-            if grammar.catalogue is None
-            else grammar.with_tools(grammar.tools[: grammar.catalogue.shown[1]])
-        )
-        cannot = {engine: unsupported(held.constraint, engine) for engine in BACKENDS}
         rows.append(
             {
                 "file": str(path),
@@ -79,13 +72,28 @@ def check(paths: Sequence[Path]) -> list[Row]:
                 "tools": len(grammar.tools),
                 "examples": len(grammar.examples),
                 "unenforced": _unenforced(grammar),
-                "unwritable": [] if grammar.catalogue else _unwritable(grammar),
-                "unsupported": {engine: told for engine, told in cannot.items() if told},
+                "unwritable": _unwritable(grammar),
+                "unsupported": {engine: told for engine, told in _cannot(grammar).items() if told},
             }
         )
     if mistakes:
         raise UserError("\n".join(mistakes))
     return rows
+
+
+def _cannot(grammar: Grammar) -> dict[str, list[str]]:
+    """What each engine cannot honour; of the tools of a catalogue one by one, since no request shows all."""
+    from synthspec.grammar.engines import BACKENDS, unsupported
+
+    if grammar.catalogue is None:
+        return {engine: unsupported(grammar.constraint, engine) for engine in BACKENDS}
+    # That llguidance takes every tool was tried when the grammar was loaded.
+    alone = [grammar.with_tools([tool]).constraint for tool in grammar.tools]
+    return {
+        engine: [*dict.fromkeys(told for one in alone for told in unsupported(one, engine))]
+        for engine in BACKENDS
+        if engine != "llguidance"
+    }
 
 
 def _unenforced(grammar: Grammar) -> list[str]:
@@ -100,14 +108,19 @@ def _unwritable(grammar: Grammar) -> list[str]:
     """Examples that the constraint does not let through, such as a text longer than it allows."""
     from synthspec.grammar import wire
     from synthspec.grammar.bytewise import byte_matcher
-    from synthspec.grammar.examples import filled_examples
     from synthspec.grammar.slots import fill
+    from synthspec.grammar.wire.answer import Answer
 
-    matcher = byte_matcher(grammar.constraint.lark())
+    whole = None if grammar.catalogue else byte_matcher(grammar.constraint.lark())
+    slots = fill(grammar, 0)
     found: list[str] = []
-    for index, value in enumerate(filled_examples(grammar, fill(grammar, 0), 0)):
+    for index, fill_output in enumerate(grammar.fillers):
+        value = fill_output(slots, random.Random(0))
         text = wire.write(grammar, value)
-        taken = matcher.deep_copy().try_consume_tokens(list(text.encode()))
+        called = {call.name for call in value.calls} if isinstance(value, Answer) else ()
+        some = grammar.with_tools([tool for tool in grammar.tools if tool.name in called])
+        matcher = whole.deep_copy() if whole else byte_matcher(some.constraint.lark())
+        taken = matcher.try_consume_tokens(list(text.encode()))
         if taken < len(text.encode()):
             found.append(
                 f"examples[{index}], from character {len(text.encode()[:taken].decode(errors='ignore'))}"
@@ -136,9 +149,15 @@ def show(path: Path, tokenizer: Any, seed: int) -> Row:
 
     grammar = load_grammar(path, path.parent)
     slots = fill(grammar, seed)
-    messages, tools, constraint = Desk(grammar, tokenizer).ask(PROMPT, slots, None, seed)
     examples: list[Row] = []
-    for value in filled_examples(grammar, slots, seed):
+    try:
+        messages, tools, constraint = Desk(grammar, tokenizer).ask(PROMPT, slots, None, seed)
+        filled = filled_examples(grammar, slots, seed)
+    except ValueError as error:
+        raise UserError(
+            f"{path}: with these values an output does not fit ({error}); try another --seed"
+        ) from None
+    for value in filled:
         text = wire.write(grammar, value)
         ids = [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
         request = {"purpose": "grammar", "constraint": grammar.constraint.to_json()}
@@ -245,7 +264,10 @@ def import_grammar(document: Path, out: Path, wire_format: str) -> tuple[Path, l
         raise UserError(f"--wire-format: there is no {wire_format!r}; write one of {', '.join(FORMATS)}")
     with progress.bar("looking at the tools", None, "tools") as tick:
         found = import_file(document, wire_format, tick)
-    files = {out / name: text for name, text in as_files(found).items()}
+    try:
+        files = {out / name: text for name, text in as_files(found).items()}
+    except ValueError as error:
+        raise UserError(f"{document}: {error}") from None
     for file in files:
         if file.exists():
             raise UserError(f"{file} exists already: move it away, or name another folder with --out")

@@ -91,8 +91,8 @@ class Ledger(BaseModel):
 
 
 def largest(counts: Mapping[str, int], most: int = 12) -> dict[str, int]:
-    """The largest counts, in order, and the sum of what is left as `others`."""
+    """The largest counts, in order, and the sum of what is left as `(others)`."""
     ordered = sorted((-n, name) for name, n in counts.items() if n)
     found = {name: -n for n, name in ordered[:most]}
     others = -sum(n for n, _ in ordered[most:])
-    return found | ({"others": others} if others else {})
+    return found | ({"(others)": others} if others else {})

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from synthspec import progress
-from synthspec.files import content_id
 from synthspec.run import open_run
 from synthspec.stages import facts
 
@@ -19,14 +18,15 @@ def make_preview(path: Path, n: int) -> list[Row]:
     """Take `n` requests of each grammar from the prompt to the checked completion.
 
     Returns:
-        One object a request: `grammar`, `prompt`, `source`, `licence`, `messages`, `slots`, `completion`
+        One object a request: `grammar`, `prompt`, `source`, `licence`, `messages`, `conversation` (the text
+        that the target reads), `slots`, `completion`
         (text), `state`, `reason` (why it is not kept, else empty), `finish_reason`, `tokens` and `spans`,
         a list of `kind` and `text`.
 
     Raises:
         UserError: the spec, a grammar, a source or the target is not as it must be.
     """
-    from synthspec.grammar.conform import conform
+    from synthspec.grammar.conform import judge
     from synthspec.prompting.match import match
     from synthspec.prompting.pull import pull
     from synthspec.prompting.render import render
@@ -52,22 +52,18 @@ def make_preview(path: Path, n: int) -> list[Row]:
     tokenizer = facts.tokenizer_of(run)
     target = facts.loaded_target(run)
     with progress.bar("fill slots", None, "values") as tick:
-        written = by_slot(write_values([*grammars.values()], target, spec.seed, most=n, tick=tick))
-    requests, _ = render(
-        chosen, list(prompts.values()), list(grammars.values()), tokenizer, spec, written=written
+        values = by_slot(write_values([*grammars.values()], target, spec.seed, most=max(n, 8), tick=tick))
+    requests, states = render(
+        chosen, list(prompts.values()), list(grammars.values()), tokenizer, spec, slot_values=values
     )
+    if unfit := states.count("invalid"):
+        progress.say(f"{unfit} of {len(states)} prompts make no conversation: too long, or with control tokens")
     shown: list[Row] = []
     with progress.bar("the target answers", len(requests), "requests") as tick:
-        # All grammars in one batch: a step takes hardly longer for many rows than for one.
-        size = target.settings.batch_rows
-        answers = [
-            answer
-            for start in range(0, len(requests), size)
-            for answer in ask(requests[start : start + size], target, tick)
-        ]
+        # All grammars together: a step takes hardly longer for many rows than for one.
+        answers = ask(requests, target, tick)
     for request, (ids, finish_reason) in zip(requests, answers, strict=True):
-        completion = {"id": content_id(request["id"], ids), "ids": ids, "finish_reason": finish_reason}
-        verdict = conform(request, completion, grammars[request["grammar"]], tokenizer)
+        verdict = judge(request, ids, finish_reason, grammars[request["grammar"]], tokenizer)
         prompt = prompts[request["prompt_id"]]
         shown.append(
             {
@@ -76,6 +72,7 @@ def make_preview(path: Path, n: int) -> list[Row]:
                 "source": prompt["source"],
                 "licence": prompt["licence"],
                 "messages": json.loads(request["messages"]),
+                "conversation": tokenizer.decode(request["prompt_ids"]),
                 "slots": json.loads(request["slots"]),
                 "completion": tokenizer.decode(ids),
                 "state": verdict.state,
@@ -109,9 +106,7 @@ def page(requests: list[Row]) -> Any:
     parts: list[Any] = [told]
     for number, request in enumerate(requests, start=1):
         parts.append(Rule(f"{number}. {request['grammar']}, prompt from {request['source']}", align="left"))
-        for message in request["messages"]:
-            parts.append(Text(f"{message['role']}:", style="bold"))
-            parts.append(Text(message["content"]))
+        parts.append(Text(request["conversation"]))
         why = f", because {request['reason']}" if request["reason"] else ""
         parts.append(Text(f"the target, {request['tokens']} tokens, {request['state']}{why}:", style="bold"))
         answer = coloured(request["spans"]) if request["spans"] else Text(request["completion"], style="red")

@@ -149,7 +149,7 @@ def open_run(path: Path, runs: Path | None = None) -> Run:
 def named(path: Path, runs: Path | None = None) -> Path:
     """The path itself, or the run of that name in `runs`, by default `runs/` here."""
     here = (runs or Path("runs")) / path
-    return here if not path.exists() and here.is_dir() else path
+    return here if here.is_dir() and (runs or not path.exists()) else path
 
 
 def run_folder(path: Path, runs: Path | None = None) -> Path:

@@ -95,9 +95,10 @@ def parse_yaml(text: str, path: Path, model: type[Model]) -> Model:
         raise UserError(f"{path}: is not YAML: {what}") from None
     except RecursionError:
         raise UserError(f"{path}: is nested too deeply to be read") from None
-    except ValueError:  # Python turns only so many digits into a number
+    except (ValueError, LookupError):  # Python turns only so many digits into a number
         raise UserError(
-            f"{path}: holds a number of thousands of digits; write it as a text in quotes"
+            f"{path}: holds a number of thousands of digits, or a value that is not what its tag says; write "
+            "it as a text in quotes"
         ) from None
     if not isinstance(value, dict):
         raise UserError(f"{path}:1: must be a mapping of keys to values with at least {_required(model)}")

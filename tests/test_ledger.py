@@ -43,5 +43,5 @@ def test_a_ledger_file_that_does_not_add_up_is_refused():
 
 def test_the_largest_counts_are_named_and_the_others_summed():
     counts = {"a": 1, "b": 5, "c": 5, "d": 0, "e": 2}
-    assert list(largest(counts, 3).items()) == [("b", 5), ("c", 5), ("e", 2), ("others", 1)]
+    assert list(largest(counts, 3).items()) == [("b", 5), ("c", 5), ("e", 2), ("(others)", 1)]
     assert largest(counts, 4) == {"b": 5, "c": 5, "e": 2, "a": 1}

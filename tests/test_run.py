@@ -9,7 +9,7 @@ import pytest
 
 from synthspec.errors import UserError
 from synthspec.ledger import Counts
-from synthspec.run import locked, open_run
+from synthspec.run import locked, named, open_run
 from synthspec.runfolders import find, removal, removal_text, remove, summaries, summary
 
 SPEC = "name: small\nprompts: [{name: p, files: [p.jsonl], licence: MIT}]\nmatch: [p]\ngrammars: [g.yaml]\n"
@@ -188,3 +188,13 @@ def test_runs_are_found_shown_and_removed(project):
     assert not run.folder.exists()
     with pytest.raises(UserError, match="is not a run folder"):
         removal(project)
+
+
+def test_a_name_is_looked_up_where_runs_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "desk").mkdir()
+    there = tmp_path / "elsewhere" / "desk"
+    there.mkdir(parents=True)
+    assert named(Path("desk")) == Path("desk")
+    assert named(Path("desk"), tmp_path / "elsewhere") == there
+    assert named(Path("other"), tmp_path / "elsewhere") == Path("other")

@@ -97,6 +97,8 @@ def test_inside_a_union_the_place_is_the_one_in_the_file(tmp_path):
         ("name: " + "[" * 5000, "is not YAML"),
         ("name: " + "9" * 5000, "a number of thousands of digits"),
         ('name: "\\ud800"\n', "is not YAML"),
+        ("name: !!bool maybe\n", "a value that is not what its tag says"),
+        ("name: !!int ''\n", "a value that is not what its tag says"),
         ("name: a\n---\nname: b\n", "is not YAML"),
         ("name: a\x00b\n", "is not YAML"),
     ],

@@ -90,7 +90,7 @@ class Acceptance(_Part):
 
 
 class RequestCounts(_Part):
-    """One number a request."""
+    """Two numbers a request."""
 
     accepted: list[Count] = Field(description="draft tokens that were accepted")
     steps: list[Count] = Field(description="verification steps")

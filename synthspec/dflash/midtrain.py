@@ -26,6 +26,7 @@ from synthspec.targets.load import LoadedTarget
 
 Row = dict[str, Any]
 FEATURES = "features.bin"
+FEWEST = 5  # general requests whose interval says anything
 
 
 def start_folder(settings: Train, root: Path | None = None) -> Path:
@@ -110,8 +111,8 @@ def choose(log: Sequence[Row]) -> int:
 
 
 def _general_change(start: Row, entry: Row) -> Estimate:
-    """How general acceptance changed from step 0 to a checkpoint; by nothing where no general request is."""
-    if "general" not in start["counts"]:
+    """How general acceptance changed from step 0 to a checkpoint; by nothing where too few requests say so."""
+    if len(start["counts"].get("general", {}).get("steps", ())) < FEWEST:
         return Estimate(0.0, 0.0, 0.0, 0)
     before, after = (each["counts"]["general"] for each in (start, entry))
     return paired_bootstrap(before["accepted"], before["steps"], after["accepted"], after["steps"])

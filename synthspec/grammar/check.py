@@ -17,7 +17,7 @@ from synthspec.grammar.schemas import Path, bounded, inlined, parts_of, schema_m
 from synthspec.grammar.shape import shape_mistakes
 from synthspec.grammar.slots import Date, fill, names
 from synthspec.grammar.template import render_template, variables
-from synthspec.grammar.wire import FORMATS, parse, write
+from synthspec.grammar.wire import FORMATS, drawn, parse, write
 from synthspec.grammar.written import Templates
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ Mistake = tuple[Path, str]  # the place inside the file, and a sentence
 
 _MAX_REASON = 200  # characters of what the backend says
 _PROBES = 150  # schemas that are tried to find the keyword that cannot be enforced
-_HANDFUL = 10  # tools
+_HANDFUL = 12  # tools, as many as a request shows unless its catalogue says otherwise
 _FILLINGS = 8  # that are tried of each example
 
 
@@ -277,12 +277,20 @@ def _constraint(grammar: Grammar) -> Iterator[Mistake]:
         # No request is held to all tools together; a handful at once takes a third of the time.
         for first in range(0, len(grammar.tools), _HANDFUL):
             some = grammar.tools[first : first + _HANDFUL]
-            if any(_honoured(grammar.with_tools(some))):
-                for index, tool in enumerate(some, first):
-                    for place, sentence in _honoured(grammar.with_tools([tool])):
-                        yield ("tools", index, *place[2:]), sentence
+            together = [*_honoured(grammar.with_tools(some))]
+            alone = [
+                (("tools", index, *place[2:]), sentence)
+                for index, tool in enumerate(some, first)
+                if together
+                for place, sentence in _honoured(grammar.with_tools([tool]))
+            ]
+            yield from alone or together
     else:
         yield from _honoured(grammar)
+        if not grammar.shape.always_alike and any(
+            problem(drawn(grammar, grammar.tools, random.Random(seed))) for seed in range(_FILLINGS)
+        ):
+            yield ("shape",), "asks for what the schema does not allow; widen its items, or leave them out"
 
 
 def _honoured(grammar: Grammar) -> Iterator[Mistake]:

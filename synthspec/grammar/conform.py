@@ -15,6 +15,7 @@ from llguidance import LLMatcher
 from synthspec.grammar import wire, written
 from synthspec.grammar.bytewise import byte_matcher
 from synthspec.grammar.constraint import Constraint, Json
+from synthspec.grammar.examples import is_call
 from synthspec.grammar.tokens import TokenTable, split_end, token_table
 from synthspec.grammar.wire.answer import Answer, Calls
 from synthspec.grammar.wire.jsontext import scan
@@ -51,17 +52,6 @@ class Verdict:
     state: str
     spans: tuple[Span, ...] = ()
     reason: str = ""
-
-
-def conform(
-    request: Mapping[str, Any], completion: Mapping[str, Any], grammar: Grammar | None, tokenizer: Any
-) -> Verdict:
-    """The stage's word on one completion; see `judge`.
-
-    Args:
-        request, completion: rows of `samples.schema.REQUESTS` and `COMPLETIONS`.
-    """
-    return judge(request, completion["ids"], completion["finish_reason"], grammar, tokenizer)
 
 
 def judge(
@@ -183,7 +173,7 @@ def violation(grammar: Grammar, value: Any) -> str | None:
         return _first_error(_validators(grammar)[""], value, "")
     if not isinstance(value, Answer):
         calls = value if isinstance(value, list) else [value]
-        if not all(_is_call(call) for call in calls):
+        if not all(map(is_call, calls)):
             return "a call is an object of name and arguments, and nothing else"
         value = wire.answer_of(calls)
     return miscounted(value, wire.calls_of(grammar)) or unfit(grammar, value)
@@ -200,10 +190,6 @@ def unfit(grammar: Grammar, value: Any) -> str | None:
         if wrong := _first_error(validators[call.name], call.arguments, f"{call.name}.arguments"):
             return wrong
     return None
-
-
-def _is_call(value: Any) -> bool:
-    return isinstance(value, dict) and set(value) == {"name", "arguments"} and isinstance(value["name"], str)
 
 
 def miscounted(answer: Answer, calls: Calls) -> str | None:

@@ -26,18 +26,18 @@ def parts(output: Any) -> tuple[str, list[dict[str, Any]]]:
         text, calls = output["text"], output["calls"]
     else:
         text, calls = "", output if isinstance(output, list) else [output]
-    if not isinstance(text, str) or not isinstance(calls, list) or not all(map(_is_call, calls)):
+    if not isinstance(text, str) or not isinstance(calls, list) or not all(map(_is_marked_call, calls)):
         raise ValueError(f"must be {FORMS}, and nothing else")
     return text, calls
 
 
-def _is_call(call: Any) -> bool:
-    return (
-        isinstance(call, dict)
-        and set(call) == {"name", "arguments"}
-        and isinstance(call["name"], str)
-        and (isinstance(call["arguments"], dict) or _is_mark(call["arguments"]))
-    )
+def is_call(value: Any) -> bool:
+    """Whether a value is an object of a name and arguments, whatever those are."""
+    return isinstance(value, dict) and set(value) == {"name", "arguments"} and isinstance(value["name"], str)
+
+
+def _is_marked_call(value: Any) -> bool:
+    return is_call(value) and (isinstance(value["arguments"], dict) or _is_mark(value["arguments"]))
 
 
 def _is_mark(value: Any) -> bool:

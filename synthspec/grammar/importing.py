@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from pydantic import ValidationError
 from synthspec.errors import UserError
 from synthspec.grammar.dialects import modern
 from synthspec.grammar.schemas import TELLING, inlined, unenforced
+from synthspec.yamlfile import MAX_BYTES as LARGEST
 from synthspec.yamlfile import MAX_NODES, as_told, plain_loader, read_text
 
 MAX_BYTES = 10_000_000  # of a document
@@ -144,6 +146,8 @@ def parsed(text: str) -> Any:
         raise ValueError(f"is neither JSON nor YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
         raise ValueError("is nested too deeply to be read") from None
+    except LookupError:
+        raise ValueError("holds a value that is not what its tag says; write it without the tag") from None
 
 
 def _constructed(loader: Any, node: yaml.Node, left: list[int], above: tuple[int, ...]) -> Any:
@@ -266,16 +270,21 @@ def _operations(document: Json, notes: list[str]) -> list[_Tool]:
             said = [operation.get(key) for key in ("summary", "description")]
             description = "\n\n".join(dict.fromkeys(text.strip() for text in said if isinstance(text, str)))
             try:
-                schema = _arguments(document, item, operation)
+                schema, changed = _arguments(document, item, operation)
             except ValueError as error:
                 notes.append(f"{place} is left out: {error}")
                 continue
+            except TypeError:
+                notes.append(f"{place} is left out: a parameter or its body is not as OpenAPI has them")
+                continue
+            notes += [f"{place}: {one}" for one in changed]
             tools.append(_Tool(name, description, schema, document, place))
     return tools
 
 
-def _arguments(document: Json, item: Json, operation: Json) -> Json:
-    """Parameters and request body of an operation as the schema of one object."""
+def _arguments(document: Json, item: Json, operation: Json) -> tuple[Json, list[str]]:
+    """Parameters and request body of an operation as the schema of one object, and what was changed in them."""
+    notes: list[str] = []
     properties: Json = {}
     required: list[str] = []
     parameters: dict[tuple[Any, Any], Json] = {}
@@ -287,7 +296,9 @@ def _arguments(document: Json, item: Json, operation: Json) -> Json:
     for (name, where), one in parameters.items():
         if where == "header" and name.lower() in ("accept", "content-type", "authorization"):
             continue  # OpenAPI itself ignores these
-        key = name if name not in properties else f"{name}_{where}"
+        key = _free(name, str(where), properties)
+        if key != name:
+            notes.append(f"the parameter {_shown(name)} in {where} is called {_shown(key)}")
         content = one.get("content")
         schema = one.get("schema", _content(content)) if content else one.get("schema", {})
         if isinstance(schema, dict) and isinstance(one.get("description"), str):
@@ -301,6 +312,8 @@ def _arguments(document: Json, item: Json, operation: Json) -> Json:
         inner = _followed(document, schema)
         if _is_plain_object(inner) and not set(inner["properties"]) & set(properties):
             sent = {key: one for key, one in inner["properties"].items() if not _is_read_only(one)}
+            if unsent := [_shown(key) for key in inner["properties"] if key not in sent]:
+                notes.append(f"read-only fields are left out: {', '.join(unsent)}")
             properties |= sent
             if body.get("required") is True:
                 listed = inner.get("required")
@@ -308,11 +321,18 @@ def _arguments(document: Json, item: Json, operation: Json) -> Json:
             if "additionalProperties" in inner:
                 more["additionalProperties"] = inner["additionalProperties"]
         else:
-            key = "body" if "body" not in properties else "request_body"
+            key = _free("body", "request", properties)
             properties[key] = schema
             if body.get("required") is True:
                 required.append(key)
-    return {"type": "object", "properties": properties, "required": [*dict.fromkeys(required)], **more}
+    whole = {"type": "object", "properties": properties, "required": [*dict.fromkeys(required)], **more}
+    return whole, notes
+
+
+def _free(name: str, where: str, taken: Mapping[str, Any]) -> str:
+    """The name, or one like it that is not taken."""
+    others = (f"{name}_{where}{number or ''}" for number in count())
+    return name if name not in taken else next(one for one in others if one not in taken)
 
 
 def _content(content: Any) -> Any:
@@ -382,6 +402,9 @@ def _of_tools(
             made, example, changed = _of_tool(tool, wire_format)
         except ValueError as error:
             refused += [f"{tool.place}: {line}" for line in str(error).splitlines()[:3]]
+            continue
+        except TypeError:
+            refused.append(f"{tool.place}: its schema has a keyword with a value of the wrong type")
             continue
         names.add(tool.name)
         kept.append(made)
@@ -566,7 +589,11 @@ for _tag, _pattern in (
 
 
 def as_files(imported: Imported) -> dict[str, str]:
-    """Texts of files by their paths: the grammar's, what was changed at its head, and its catalogue's."""
+    """Texts of files by their paths: the grammar's, what was changed at its head, and its catalogue's.
+
+    Raises:
+        ValueError: a file would be larger than one that is read.
+    """
     head = [
         f"# Made from {_one_line(imported.origin)}.",
         "# Every value of an example is <redacted>: it is invented by the schema. Write a slot for what the",
@@ -577,6 +604,12 @@ def as_files(imported: Imported) -> dict[str, str]:
     files = {f"{imported.grammar['name']}.yaml": "\n".join([*head, _dumped(imported.grammar)])}
     if imported.tools is not None:
         files[imported.grammar["catalogue"]["file"]] = _dumped({"tools": imported.tools})
+    for name, text in files.items():
+        if len(text.encode()) > LARGEST:
+            raise ValueError(
+                f"makes a {name} of over {LARGEST // 1_000_000} MB; give a document of fewer tools, or with "
+                "shorter descriptions"
+            )
     return files
 
 

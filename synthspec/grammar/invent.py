@@ -106,13 +106,23 @@ def invented(schema: Any, dice: random.Random) -> Any:
 
 
 @lru_cache(maxsize=256)
-def text_of(pattern: str) -> Callable[[random.Random], str]:
+def text_of(expression: str) -> Callable[[random.Random], str]:
     """Prepare a regular expression, to draw texts with dice that it matches as a whole.
 
     Raises:
-        ValueError: it cannot be read; (from the function) no text is found that it matches.
+        ValueError: it cannot be read; (Unfillable, from the function) no text is found that it matches.
     """
-    return inventor({"type": "string", "pattern": f"^(?:{pattern})$"})
+    whole = f"^(?:{expression})$"
+    wanted, validator = pattern(whole), _validator(({"type": "string", "pattern": whole},))
+
+    def draw(dice: random.Random) -> str:
+        for _ in range(TRIES):
+            text = matching(wanted, dice, beyond=0)
+            if validator.is_valid(text):
+                return text
+        raise Unfillable("pattern")
+
+    return draw
 
 
 def verified(draw: Draw, schema: Any) -> Draw:

@@ -107,16 +107,20 @@ def pattern(expression: str) -> Pattern:
     return Pattern(body, tuple(needed), "(?=" in expression or "(?!" in expression, not ends)
 
 
-def matching(wanted: Pattern, dice: random.Random, least: int = 0, most: int = MAX_LENGTH) -> str:
+def matching(
+    wanted: Pattern, dice: random.Random, least: int = 0, most: int = MAX_LENGTH, *, beyond: int = 3
+) -> str:
     """A text that most probably matches; the caller checks that it does.
 
     Args:
         least, most: characters that it should have.
+        beyond: characters that it has more than the fewest, where it can; of an expression such as `.*` the
+            fewest are none at all.
     """
     body = wanted.body
     low = max(least, body.least, sum(piece.least for piece in wanted.needed) if wanted.needed else 0)
     high = min(most, body.most, MAX_LENGTH, low + 12)
-    usual = min(low + 3, high)
+    usual = min(low + beyond, high)
     text = body.draw(dice, dice.randint(usual, high) if usual < high else high, {})
     if wanted.needed and text:
         text = _with(text, wanted.needed, dice)

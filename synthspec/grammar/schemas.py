@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from synthspec.grammar.keywords import DEFINITIONS, KEYWORDS, LISTS, MAPS, NOTES, ONE, TYPES
-from synthspec.grammar.pattern import pattern
+from synthspec.grammar.pattern import MAX_PATTERN, pattern
 from synthspec.yamlfile import shown
 
 Path = tuple[str | int, ...]
@@ -166,8 +166,15 @@ def schema_mistakes(schema: dict[str, Any]) -> list[tuple[Path, str]]:
         for key in ("$dynamicRef", "$recursiveRef"):
             if key in part:
                 found.append(((*path, key), f"{key} is not supported; write a $ref such as #/$defs/NAME"))
-        if "pattern" in part and _least_width(part["pattern"]) > MAX_LEAST:
-            found.append(((*path, "pattern"), f"asks for over {MAX_LEAST:,} characters; ask for fewer"))
+        expressions = [("pattern", part["pattern"])] if "pattern" in part else []
+        expressions += [("patternProperties", key) for key in part.get("patternProperties", ())]
+        for key, expression in expressions:
+            if len(expression) > MAX_PATTERN:
+                found.append(
+                    ((*path, key), f"has an expression of over {MAX_PATTERN:,} characters; write a shorter")
+                )
+            elif _least_width(expression) > MAX_LEAST:
+                found.append(((*path, key), f"asks for over {MAX_LEAST:,} characters; ask for fewer"))
         for key in part.keys() - KEYWORDS - _NEIGHBOURS:
             # Others are notes that somebody's tool understands.
             if len(found) < _MAX_TOLD and (close := _near(key[:40])):
@@ -291,7 +298,7 @@ def call_schema(tools: Mapping[str, Mapping[str, Any]], key: str = "arguments") 
     calls: list[dict[str, Any]] = [
         {
             "type": "object",
-            "properties": {"name": {"const": name}, key: bounded(inlined(dict(parameters)))},
+            "properties": {"name": {"const": name}, key: bounded(parameters)},
             "required": ["name", key],
             "additionalProperties": False,
         }

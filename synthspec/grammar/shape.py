@@ -100,8 +100,11 @@ def shape_mistakes(shape: Shape, schemas: Mapping[str, Schema]) -> Iterator[tupl
             except LookupError:
                 yield (key, path), f"there is no field {path}; write tool.field, field, or list[].field"
                 continue
+            set_already = [word for word in ("const", "enum", "format", "pattern") if word in part]
             if wanted and part.get("type") != wanted:
                 yield (key, path), f"{path} is no {wanted}; remove it here"
+            elif key == "length" and set_already:
+                yield (key, path), f"the schema of {path} has a {set_already[0]}, which sets it; remove it here"
             elif wanted is None and (not place or place[-1] in owner.get("required", ())):
                 yield (key, path), f"{path} stands in every output, since it is required; remove it here"
 

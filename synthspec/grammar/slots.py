@@ -262,11 +262,11 @@ def asked_slots(grammars: Iterable[Grammar]) -> list[tuple[Grammar, str, Asked]]
     ]
 
 
-def fill(grammar: Grammar, seed: int, written: Mapping[str, Sequence[str]] | None = None) -> dict[str, Any]:
+def fill(grammar: Grammar, seed: int, values: Mapping[str, Sequence[str]] | None = None) -> dict[str, Any]:
     """Invent a value for each slot: a text, a number, a truth value, or a row of a record.
 
     Args:
-        written: for each slot of the type `asked`, what the target wrote; without them, words stand there.
+        values: for each slot of the type `asked`, what the target wrote; without them, words stand there.
 
     A value depends on the seed, the slot's name and the slot alone (and on those that it comes after), so
     that a new slot leaves the others as they are.  Not to be called from two threads at once: Faker is
@@ -274,7 +274,7 @@ def fill(grammar: Grammar, seed: int, written: Mapping[str, Sequence[str]] | Non
     """
     found = {}
     for name, slot in grammar.slots.items():
-        texts = (written or {}).get(name)
+        texts = (values or {}).get(name)
         own = _own(seed, name)
         found[name] = random.Random(own).choice(texts) if texts else value(slot, own, grammar.slots, seed)
     return found

@@ -12,22 +12,34 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MAX_RANGE = 100  # items of a range
 MAX_LOOPS = 2  # inside each other
+MAX_TEXT = 1_000_000  # characters of a whole text
 
-# Filters that take and give no more than they are given.
+# Filters that give hardly more than they take.
 _FILTERS = (
-    "abs", "capitalize", "count", "d", "default", "e", "first", "float", "int", "join", "last", "length",
-    "list", "lower", "replace", "reverse", "round", "sort", "string", "title", "tojson", "trim", "truncate",
-    "unique", "upper", "wordcount",
+    "abs", "capitalize", "count", "d", "default", "e", "first", "float", "int", "last", "length", "list",
+    "lower", "reverse", "round", "sort", "string", "title", "tojson", "trim", "truncate", "unique", "upper",
+    "wordcount",
 )  # fmt: skip
+# What reaches out, or makes a text twice as long at each step.
 _REFUSED = (
     nodes.Macro, nodes.CallBlock, nodes.Block, nodes.Extends, nodes.Include, nodes.Import, nodes.FromImport,
+    nodes.Concat,
 )  # fmt: skip
 
 
 class _Environment(ImmutableSandboxedEnvironment):
     """Lets templates do what can neither reach out nor go on for long."""
 
-    intercepted_binops = frozenset(["*", "**", "%"])
+    intercepted_binops = frozenset(["+", "*", "**", "%"])
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """No attribute is, a method such as `ljust` neither; the fields of a record are no attributes."""
+        return False
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        if isinstance(obj, Mapping) and attribute in obj:
+            return obj[attribute]
+        return super().getattr(obj, attribute)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """Arithmetic of small numbers only: a text times a million is a text of a million."""
@@ -68,12 +80,21 @@ def variables(source: str) -> set[str]:
     try:
         tree = _ENVIRONMENT.parse(source)
         if next(tree.find_all(_REFUSED), None) is not None:
-            raise SecurityError("macros, blocks and other templates are not possible here")
+            raise SecurityError("macros, blocks, ~ and other templates are not possible here")
+        if not all(_is_short(loop.iter) for loop in tree.find_all(nodes.For)):
+            raise SecurityError("a loop goes over a range or a list that stands there, as in range(3)")
         if _loops(tree) > MAX_LOOPS:
             raise SecurityError(f"loops stand at most {MAX_LOOPS} deep")
         return meta.find_undeclared_variables(tree) - set(_ENVIRONMENT.globals)
     except (TemplateError, RecursionError) as error:
         raise ValueError(_told(error)) from None
+
+
+def _is_short(over: nodes.Node) -> bool:
+    """Whether what a loop goes over is a `range` or is written out: a prompt may have any length."""
+    if isinstance(over, nodes.Call):
+        return isinstance(over.node, nodes.Name) and over.node.name == "range"
+    return isinstance(over, nodes.List | nodes.Tuple)
 
 
 def _loops(node: nodes.Node) -> int:
@@ -90,7 +111,12 @@ def render_template(source: str, values: Mapping[str, Any]) -> str:
             may quote a value; the exception behind it (`__cause__`) says what kind of failure it is.
     """
     try:
-        return _compiled(source).render(values)
+        text = ""
+        for piece in _compiled(source).generate(values):
+            text += piece
+            if len(text) > MAX_TEXT:
+                raise SecurityError(f"its text has over {MAX_TEXT:,} characters")
+        return text
     except _FAILURES as error:
         raise ValueError(_told(error)) from error
 

@@ -39,7 +39,7 @@ def render(
     tokenizer: Any,
     spec: Spec,
     tick: Callable[[int], None] = lambda n: None,
-    written: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
+    slot_values: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
 ) -> tuple[list[Row], list[str]]:
     """Write out the conversation of every match.
 
@@ -53,11 +53,12 @@ def render(
         tokenizer: the target's, with a chat template.
         spec: the seed, and the lengths of replay and out-of-distribution answers.
         tick: called with the number of matches rendered.
-        written: what the target wrote for slots that ask it, by grammar and slot.
+        slot_values: what the target wrote for slots that ask it, by grammar and slot.
 
     Returns:
         Rows of `REQUESTS`, and one state for each match: kept, or invalid (a conversation over
-        `MAX_PROMPT_TOKENS`, or a prompt that holds one of the tokenizer's control tokens).
+        `MAX_PROMPT_TOKENS`, a prompt that holds one of the tokenizer's control tokens, or a slot's value that
+        an earlier output cannot hold).
 
     Raises:
         UserError: the tokenizer has no chat template, or a grammar's template names what there is not.
@@ -72,15 +73,20 @@ def render(
         text = texts[row["prompt_id"]]
         seed = int(content_id("seed", spec.seed, row["id"]), 16) >> 1  # 63 bits: fits int64
         tools, slots, constraint = None, {}, None
+        messages: list[Message] = []
+        unfit = len(text) > _MAX_CHARACTERS or any(token in text for token in control)
         if row["purpose"] == "grammar":
             desk = desks[row["grammar"]]
-            slots = fill(desk.grammar, seed, (written or {}).get(desk.grammar.name))
-            messages, tools, constraint = desk.ask(text, slots, row["tool"], seed)
+            slots = fill(desk.grammar, seed, (slot_values or {}).get(desk.grammar.name))
+            try:
+                if not unfit:
+                    messages, tools, constraint = desk.ask(text, slots, row["tool"], seed)
+            except ValueError:  # a slot's value does not fit where an earlier turn has it
+                unfit = True
             length = desk.grammar.max_new_tokens
         else:
             messages = [{"role": "user", "content": text}]
             length = spec.replay.max_new_tokens if row["purpose"] == "replay" else lengths[row["set"]]
-        unfit = len(text) > _MAX_CHARACTERS or any(token in text for token in control)
         ids = [] if unfit else encode(tokenizer, messages, tools)
         if 0 < len(ids) <= MAX_PROMPT_TOKENS:
             states.append("kept")

@@ -45,13 +45,13 @@ MATCHES = pa.schema(
 )
 
 # What the target wrote for the slots that ask it.
-WRITTEN = pa.schema(
+SLOT_VALUES = pa.schema(
     [
         ("grammar", pa.string()),
         ("slot", pa.string()),
         ("ids", IDS),
         ("text", pa.string()),
-        ("state", pa.string()),  # kept, duplicate, truncated or degenerate
+        ("state", pa.string()),  # kept, duplicate, truncated, degenerate or error
     ]
 )
 

@@ -153,7 +153,7 @@ def _grammars(run: Run, trained: list[Row]) -> list[Row]:
     samples = Counter(row["grammar"] for row in rows)
     tools: dict[str, Counter[str]] = defaultdict(Counter)
     for row in rows:
-        if tool := near[row["lineage"]["match_id"]]:
+        if tool := near.get(row["lineage"]["match_id"]):
             tools[row["grammar"]][tool] += 1
     return [
         {

@@ -58,23 +58,25 @@ def render(run: Run) -> Counts:
     """Write out conversations; unit: match."""
     from synthspec.grammar.slots import asked_slots
     from synthspec.prompting.render import render as render_matches
-    from synthspec.samples.schema import REQUESTS, WRITTEN, write_rows
+    from synthspec.samples.schema import REQUESTS, SLOT_VALUES, write_rows
     from synthspec.targets.asked import by_slot, write_values
 
     grammars = run_grammars(run)
-    written: list[Row] = []
+    values: list[Row] = []
     if asked := asked_slots(grammars):
         target = loaded_target(run)
         with progress.bar("fill slots", sum(slot.values for *_, slot in asked), "values") as tick:
-            written = write_values(grammars, target, run.spec.seed, tick=tick)
-        write_rows(run.path("requests/slots.parquet"), WRITTEN, written)
+            values = write_values(grammars, target, run.spec.seed, tick=tick)
+        write_rows(run.path("requests/slots.parquet"), SLOT_VALUES, values)
+        told = Counter(row["state"] for row in values)
+        progress.say(f"  slots     {', '.join(f'{n:,} {state}' for state, n in told.most_common())}")
     matches = run.rows("matches/matches.parquet")
     prompts = run.rows("prompts/prompts.parquet")
     with progress.bar("render", len(matches), "matches") as tick:
         rows, states = render_matches(
-            matches, prompts, grammars, tokenizer_of(run), run.spec, tick, by_slot(written)
+            matches, prompts, grammars, tokenizer_of(run), run.spec, tick, by_slot(values)
         )
-    _some(rows, run, "render", "no conversation is short enough", states)
+    _some(rows, run, "render", "every conversation is too long, or holds a value that does not fit", states)
     write_rows(run.path("requests/requests.parquet"), REQUESTS, rows)
     return count("match", states)
 
@@ -93,7 +95,7 @@ def generate(run: Run) -> Counts:
 
 def conform(run: Run) -> Counts:
     """Parse and validate answers, label their spans; unit: completion."""
-    from synthspec.grammar.conform import conform as check_answer
+    from synthspec.grammar.conform import judge
     from synthspec.samples.schema import SAMPLES, write_rows
 
     tokenizer = tokenizer_of(run)
@@ -107,7 +109,8 @@ def conform(run: Run) -> Counts:
     with progress.bar("conform", len(completions), "completions") as tick:
         for completion in completions:
             request = requests[completion["request_id"]]
-            verdict = check_answer(request, completion, grammars.get(request["grammar"]), tokenizer)
+            grammar = grammars.get(request["grammar"])
+            verdict = judge(request, completion["ids"], completion["finish_reason"], grammar, tokenizer)
             states.append(verdict.state)
             if verdict.state == "kept":
                 rows.append(_sample(prompts[request["prompt_id"]], request, completion, verdict.spans))

@@ -74,12 +74,23 @@ def answer(
 
 
 def ask(
-    batch: Sequence[Row], target: LoadedTarget, tick: Callable[[int], None] = lambda n: None
+    requests: Sequence[Row], target: LoadedTarget, tick: Callable[[int], None] = lambda n: None
 ) -> list[tuple[list[int], str]]:
-    """Token ids and finish reason of the target's answer to each request of a batch.
+    """Token ids and finish reason of the target's answer to each request, `batch_rows` at once.
 
     It takes the likeliest tokens, or samples where a request has a temperature.
     """
+    size = target.settings.batch_rows
+    return [
+        answer
+        for start in range(0, len(requests), size)
+        for answer in _ask_batch(requests[start : start + size], target, tick)
+    ]
+
+
+def _ask_batch(
+    batch: Sequence[Row], target: LoadedTarget, tick: Callable[[int], None]
+) -> list[tuple[list[int], str]]:
     if target.settings.kind == "sglang":
         from synthspec.targets.sglang import ask_workers
 

@@ -17,7 +17,7 @@ from synthspec.targets.load import LoadedTarget
 
 Row = dict[str, Any]
 
-_SENTENCES = re.compile(r".*[.!?。！？…]", re.DOTALL)
+_SENTENCES = re.compile(r".*(?:[.!?…](?=\s|$)|[。！？])", re.DOTALL)
 
 
 def write_values(
@@ -38,8 +38,8 @@ def write_values(
         tick: called with the number of values written.
 
     Returns:
-        Rows of `samples.schema.WRITTEN`, one an answer; its state is kept, duplicate, truncated (cut before
-        the end of its first sentence) or degenerate (nothing was written).
+        Rows of `samples.schema.SLOT_VALUES`, one an answer; its state is kept, duplicate, truncated (cut before
+        the end of its first sentence), degenerate (nothing was written), or error (of the engine).
 
     Raises:
         UserError: of all that was written for a slot nothing can be used.
@@ -57,12 +57,7 @@ def write_values(
         for grammar, name, slot in asked_slots(grammars)
         for number in range(min(slot.values, most or slot.values))
     ]
-    size = target.settings.batch_rows
-    answers = [
-        answer
-        for start in range(0, len(requests), size)
-        for answer in ask(requests[start : start + size], target, tick)
-    ]
+    answers = ask(requests, target, tick)
     rows: list[Row] = []
     seen: dict[tuple[str, str], set[str]] = defaultdict(set)
     for request, (ids, finish_reason) in zip(requests, answers, strict=True):
@@ -93,8 +88,17 @@ def by_slot(rows: Iterable[Row]) -> dict[str, dict[str, list[str]]]:
 
 
 def _value(answer: str, finish_reason: str) -> tuple[str, str]:
-    """The first paragraph of an answer, without quotes around it; one that was cut, up to its last sentence."""
-    first, _, more = answer.strip().partition("\n\n")
+    """What of an answer is a value, and its state.
+
+    That is the first paragraph behind what a target thinks aloud, without quotes around it; of an answer that
+    was cut, up to its last sentence.
+    """
+    if finish_reason not in ("stop", "length"):
+        return "", "error"
+    _, thought, said = answer.rpartition("</think>")
+    if not thought and answer.lstrip().startswith("<think>"):
+        return "", "truncated"
+    first, _, more = said.strip().partition("\n\n")
     if finish_reason == "length" and not more:
         whole = _SENTENCES.match(first)
         if whole is None:

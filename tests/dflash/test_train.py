@@ -159,11 +159,12 @@ def entry(step, inside, general):
 
 
 def test_the_best_checkpoint_is_chosen_among_those_that_forgot_nothing():
-    knew = [4, 6, 8, 10]
+    knew = [4, 6, 8, 10, 6]
     start = entry(0, 1.1, knew)
-    noise, loss = [5, 5, 8, 9], [3, 4, 7, 9]  # some requests lost and some gained; all of them lost
+    noise, loss = [5, 5, 8, 9, 6], [3, 4, 7, 9, 5]  # some requests lost and some gained; all of them lost
     assert choose([start, entry(50, 2.0, knew), entry(100, 3.0, noise), entry(150, 3.5, loss)]) == 100
-    assert choose([start, entry(50, 2.0, loss), entry(100, 3.0, [1, 2, 3, 4])]) == 50
+    assert choose([start, entry(50, 2.0, loss), entry(100, 3.0, [1, 2, 3, 4, 5])]) == 50
     assert choose([start, entry(50, 3.0, knew), entry(100, 3.0, knew)]) == 100
+    assert choose([entry(0, 1.0, [9]), entry(50, 2.0, [9]), entry(100, 3.0, [8])]) == 100  # one says nothing
     assert choose([entry(0, 1.0, []), entry(50, 2.0, []), entry(100, 1.5, [])]) == 50
     assert choose([{"step": 0}, {"step": 50}]) == 50

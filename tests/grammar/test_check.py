@@ -136,11 +136,35 @@ CASES = {
     ),
     "a macro": (
         {"system": "{% macro m(n) %}{{ m(n - 1) }}{{ m(n - 1) }}{% endmacro %}{{ m(60) }}"},
-        "system: the template does not work: macros, blocks and other templates are not possible",
+        "system: the template does not work: macros, blocks, ~ and other templates are not possible",
     ),
     "a template of many brackets": (
         {"system": "{{ " + "(" * 900 + "1" + ")" * 900 + " }}"},
         "system: the template does not work",
+    ),
+    "loop over the prompt": (
+        {"user": "{% for one in prompt %}{{ one }}{% endfor %}"},
+        "user: the template does not work: a loop goes over a range or a list",
+    ),
+    "a text twice as long at each step": (
+        {"system": "{% set a = 'aa' %}" + "{% set a = a ~ a %}" * 30},
+        "system: the template does not work: macros, blocks, ~ and other templates are not possible here",
+    ),
+    "the same with a sum": (
+        {"system": "{% set a = 'aa' + 'aa' %}{{ a }}"},
+        "system: the template does not work: + is for numbers",
+    ),
+    "a method": (
+        {"system": "{{ 'a'.ljust(50000000) }}"},
+        "system: the template does not work: access to attribute 'ljust'",
+    ),
+    "a length beside a pattern": (
+        {
+            "tools": schema_of({"type": "string", "pattern": "^[a-z]{3}$"}),
+            "examples": example(to="<redacted>"),
+            "shape": {"length": {"find_train.to": [50, 80]}},
+        },
+        "shape.length.find_train.to: the schema of find_train.to has a pattern, which sets it; remove it here",
     ),
     "no prompt shown": ({"user": "Go on."}, "user: no template shows the public prompt; write {{ prompt }}"),
     "misspelt keyword": (

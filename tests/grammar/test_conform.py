@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from synthspec.grammar import wire
-from synthspec.grammar.conform import Span, conform, judge, label, miscounted, violation
+from synthspec.grammar.conform import Span, judge, label, miscounted, violation
 from synthspec.grammar.constraint import Constraint, Json, TokenConstraints
 from synthspec.grammar.tokens import token_table
 from synthspec.grammar.wire.answer import Answer, Call, Calls
@@ -297,10 +297,10 @@ def test_replay_that_repeats_itself_is_degenerate(tokenizer, text, state):
 
 def test_the_stage_takes_rows(load, tokenizer):
     ids = [*tokenizer.encode(written(CALL)), END]
-    kept = conform(REQUEST, {"ids": ids, "finish_reason": "stop"}, load(), tokenizer)
+    kept = judge(REQUEST, ids, "stop", load(), tokenizer)
     assert kept.state == "kept"
     assert kept == judge(REQUEST, ids, "stop", load(), tokenizer)
-    cut = conform(REQUEST, {"ids": ids, "finish_reason": "length"}, load(), tokenizer)
+    cut = judge(REQUEST, ids, "length", load(), tokenizer)
     assert (cut.state, cut.spans) == ("truncated", ())
     assert cut.reason == f"it was not finished after {len(ids)} tokens"
 

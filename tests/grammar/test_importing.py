@@ -259,6 +259,42 @@ def test_many_tools_become_a_catalogue_in_a_file_of_its_own(tmp_path):
     assert len(grammar.examples) == 115
 
 
+def operation(**fields):
+    return {"openapi": "3.0.0", "paths": {"/a": {"post": {"operationId": "do", **fields}}}}
+
+
+def test_parameters_of_one_name_are_all_kept_and_what_changed_is_told():
+    listed = [
+        {"name": name, "in": where, "schema": {"type": "string"}}
+        for name, where in (("id_header", "query"), ("id", "query"), ("id", "header"))
+    ]
+    body = {"type": "object", "properties": {"made": {"readOnly": True}, "text": {"type": "string"}}}
+    request = {"content": {"application/json": {"schema": body}}}
+    imported = import_document(operation(parameters=listed, requestBody=request), "x")
+    (tool,) = imported.grammar["tools"]
+    assert list(tool["parameters"]["properties"]) == ["id_header", "id", "id_header1", "text"]
+    told = " ".join(imported.notes)
+    assert "the parameter id in header is called id_header1" in told
+    assert "read-only fields are left out: made" in told
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"parameters": [{"name": "a", "in": ["query"], "schema": {}}]},
+        {
+            "requestBody": {
+                "required": True,
+                "content": {"application/json": {"schema": {"properties": {"a": {}}, "required": [{}]}}},
+            }
+        },
+    ],
+)
+def test_an_operation_that_is_none_is_left_out_in_words(fields):
+    with pytest.raises(ValueError, match="is left out: a parameter or its body is not as OpenAPI has them"):
+        import_document(operation(**fields), "x")
+
+
 @settings(deadline=None)
 @given(values)
 def test_what_is_written_is_read_back_the_same(value):

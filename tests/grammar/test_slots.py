@@ -161,3 +161,20 @@ def test_distributions_differ_where_they_should():
 def test_slots_that_cannot_be_filled_are_refused(slot):
     with pytest.raises(ValidationError):
         slot_of(slot)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "starts", "lengths"),
+    [
+        ("(cat|horse)-[0-9]{2}", {"c", "h"}, {6, 8}),
+        ("R-[0-9]{4,6}", {"R"}, {6, 7, 8}),
+        ("(?:DE|AT)?[1][0-9]{4}", {"D", "A", "1"}, {5, 7}),
+        ("x?[0-9]{1,3}", None, {1, 2, 3, 4}),
+    ],
+)
+def test_texts_of_a_pattern_are_of_every_branch_and_length(pattern, starts, lengths):
+    slot = slot_of({"type": "identifier", "pattern": pattern})
+    drawn = [value(slot, seed) for seed in range(200)]
+    assert all(re.fullmatch(pattern, text) for text in drawn)
+    assert {len(text) for text in drawn} == lengths
+    assert starts is None or {text[0] for text in drawn} == starts

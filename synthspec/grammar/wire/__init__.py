@@ -65,11 +65,6 @@ def _format(grammar: Grammar) -> Wire:
     return FORMATS[grammar.wire_format]
 
 
-def tools_of(grammar: Grammar) -> dict[str, dict[str, Any]]:
-    """The grammar's tools as wire formats take them, their schemas without references."""
-    return grammar.tool_schemas
-
-
 def calls_of(grammar: Grammar) -> Calls:
     """How many calls an answer of the grammar has."""
     counts = [count for count, weight in grammar.shape.calls.items() if weight]
@@ -89,7 +84,7 @@ def write(grammar: Grammar, value: Any) -> str:
     if grammar.kind == "extraction":
         return dumps(value)
     answer = value if isinstance(value, Answer) else answer_of(value)
-    return _format(grammar).write(answer, tools_of(grammar))
+    return _format(grammar).write(answer, grammar.tool_schemas)
 
 
 def parse(grammar: Grammar, text: str) -> Any:
@@ -102,7 +97,7 @@ def parse(grammar: Grammar, text: str) -> Any:
         return text
     if grammar.kind == "extraction":
         return loads(text)
-    return answer_in(grammar.wire_format or "", text, tools_of(grammar))
+    return answer_in(grammar.wire_format or "", text, grammar.tool_schemas)
 
 
 def answer_in(wire_format: str, text: str, tools: Tools) -> Answer:
@@ -129,7 +124,7 @@ def constraint(grammar: Grammar) -> Constraint:
         return of_written(grammar.written)
     if grammar.kind == "extraction":
         return Constraint(Json(bounded(inlined(grammar.schema_ or {}))))
-    return _format(grammar).constraint(tools_of(grammar), calls_of(grammar))
+    return _format(grammar).constraint(grammar.tool_schemas, calls_of(grammar))
 
 
 def drawn(grammar: Grammar, tools: Iterable[Tool], dice: random.Random) -> Constraint:
@@ -149,7 +144,7 @@ def drawn(grammar: Grammar, tools: Iterable[Tool], dice: random.Random) -> Const
         return Constraint(Json(bounded(schema)))
     count = draw_calls(grammar.shape, dice)
     speaks = count == 0 or dice.random() < grammar.shape.prose
-    schemas = tools_of(grammar)
+    schemas = grammar.tool_schemas
     shown = shaped({tool.name: schemas[tool.name] for tool in tools}, grammar.shape, dice)
     made = _format(grammar).constraint(shown, Calls(count, count, "before" if speaks else "none"))
     return made if made.tools else replace(made, tools={name: {} for name in shown})

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-# A tool's name → the JSON Schema of its arguments.
+# A tool's name → the JSON Schema of its arguments, without references.
 Tools = Mapping[str, Mapping[str, Any]]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from synthspec.grammar.constraint import Constraint, Json, Text, choice, row
-from synthspec.grammar.schemas import bounded, inlined
+from synthspec.grammar.schemas import bounded
 from synthspec.grammar.wire.answer import Answer, Calls, Tools
 from synthspec.grammar.wire.jsontext import dumps
 from synthspec.grammar.wire.layout import section
@@ -50,10 +50,7 @@ def block(reader: Reader, tools: Tools) -> None:
 
 def constraint(tools: Tools, calls: Calls) -> Constraint:
     """What an answer must be."""
-    each = [
-        row(Text(_begin(name)), Json(bounded(inlined(dict(schema)))), Text(_END))
-        for name, schema in tools.items()
-    ]
+    each = [row(Text(_begin(name)), Json(bounded(schema)), Text(_END)) for name, schema in tools.items()]
     return Constraint(section(_ALL, choice(each), _ALL_END, calls, TAGS, "\n"), "deepseek_v3")
 
 

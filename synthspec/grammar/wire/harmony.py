@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from synthspec.grammar.constraint import Constraint, Free, Json, Part, Repeat, Text, choice, repeat, row
-from synthspec.grammar.schemas import bounded, inlined
+from synthspec.grammar.schemas import bounded
 from synthspec.grammar.wire.answer import Answer, Calls, Tools
 from synthspec.grammar.wire.jsontext import dumps
 from synthspec.grammar.wire.reader import Reader, Unfinished, opening, plain_text
@@ -80,10 +80,7 @@ def block(reader: Reader, tools: Tools) -> None:
 def constraint(tools: Tools, calls: Calls) -> Constraint:
     """What an answer must be: calls, behind thoughts and a preamble where text may be, or a final message."""
     each = choice(
-        [
-            row(Text(_begin(name)), Json(bounded(inlined(dict(schema)))), Text(_CALL))
-            for name, schema in tools.items()
-        ]
+        [row(Text(_begin(name)), Json(bounded(schema)), Text(_CALL)) for name, schema in tools.items()]
     )
     free = Free(TAGS)
     talk = (

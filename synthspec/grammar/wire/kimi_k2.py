@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from synthspec.grammar.constraint import Constraint, Json, Regex, Text, choice, row
-from synthspec.grammar.schemas import bounded, inlined
+from synthspec.grammar.schemas import bounded
 from synthspec.grammar.wire.answer import Answer, Calls, Tools
 from synthspec.grammar.wire.jsontext import dumps
 from synthspec.grammar.wire.layout import section
@@ -60,7 +60,7 @@ def constraint(tools: Tools, calls: Calls) -> Constraint:
             Text(f"{_ONE}functions.{name}:"),
             Regex("[0-9]{1,3}"),
             Text(_ARGUMENTS),
-            Json(bounded(inlined(dict(schema)))),
+            Json(bounded(schema)),
             Text(_ONE_END),
         )
         for name, schema in tools.items()

@@ -9,7 +9,7 @@ import warnings
 from typing import Any
 
 from synthspec.grammar.constraint import Constraint, Json, Part, Repeat, Text, choice, row
-from synthspec.grammar.schemas import bounded, inlined
+from synthspec.grammar.schemas import bounded
 from synthspec.grammar.wire.answer import Answer, Call, Calls, Tools
 from synthspec.grammar.wire.jsontext import dumps
 from synthspec.grammar.wire.layout import section
@@ -74,7 +74,7 @@ def constraint(tools: Tools, calls: Calls) -> Constraint:
     """
     each = []
     for name, schema in tools.items():
-        checked = bounded(inlined(dict(schema)))
+        checked = bounded(schema)
         required = checked.get("required", ())
         members = [
             (row(Text(f"{_allowed(key)}="), literal(inner)), key in required)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from synthspec.grammar.constraint import Constraint, Part, Repeat, Text, choice, row
-from synthspec.grammar.schemas import bounded, inlined
+from synthspec.grammar.schemas import bounded
 from synthspec.grammar.wire.answer import Answer, Call, Calls, Tools
 from synthspec.grammar.wire.layout import around
 from synthspec.grammar.wire.reader import Reader, opening, plain_text
@@ -60,7 +60,7 @@ def block(reader: Reader, tools: Tools) -> None:
 
 def constraint(tools: Tools, calls: Calls) -> Constraint:
     """What an answer must be."""
-    schemas = {name: bounded(inlined(dict(schema))) for name, schema in tools.items()}
+    schemas = {name: bounded(schema) for name, schema in tools.items()}
     each = [
         row(
             Text(f"{name}>\n"),
