@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from synthspec.acceptance.compare import Estimate, paired_bootstrap
 from synthspec.dflash.batches import Document
 from synthspec.dflash.checkpoint import WEIGHTS, check_fits, load, save
 from synthspec.dflash.features import extract
@@ -26,7 +25,6 @@ from synthspec.targets.load import LoadedTarget
 
 Row = dict[str, Any]
 FEATURES = "features.bin"
-FEWEST = 5  # general requests whose interval says anything
 
 
 def start_folder(settings: Train, root: Path | None = None) -> Path:
@@ -91,33 +89,6 @@ def read_documents(rows: Sequence[Row], path: Path, mask_token_id: int) -> list[
     return documents
 
 
-def choose(log: Sequence[Row]) -> int:
-    """The step to keep: the best on trained grammars, the later of equals, of those that kept what they knew.
-
-    One has lost general acceptance when the whole 95% interval of the paired difference from step 0 is
-    below 0: these few requests can say no more, and the gate asks others.  Where every checkpoint has
-    lost, the one that lost least.  Without measurements, the last.
-    """
-    steps = [entry for entry in log[1:] if "counts" in entry]
-    if not steps:
-        return int(log[-1]["step"])
-    general = {int(entry["step"]): _general_change(log[0], entry) for entry in steps}
-    kept = [entry for entry in steps if general[entry["step"]].high >= 0]
-    if kept:
-        return int(
-            max(kept, key=lambda entry: (entry["accept_len"].get("in_domain", 0.0), entry["step"]))["step"]
-        )
-    return max(general, key=lambda step: general[step].value)
-
-
-def _general_change(start: Row, entry: Row) -> Estimate:
-    """How general acceptance changed from step 0 to a checkpoint; by nothing where too few requests say so."""
-    if len(start["counts"].get("general", {}).get("steps", ())) < FEWEST:
-        return Estimate(0.0, 0.0, 0.0, 0)
-    before, after = (each["counts"]["general"] for each in (start, entry))
-    return paired_bootstrap(before["accepted"], before["steps"], after["accepted"], after["steps"])
-
-
 def between(start: Drafter, trained: Drafter, share: float) -> Drafter:
     """A drafter whose weights are `start + share · (trained − start)`.
 
@@ -139,6 +110,7 @@ def midtrain(
     *,
     root: Path | None = None,
     evaluate: Callable[[Drafter], Row] | None = None,
+    choose: Callable[[Sequence[Row]], int] = lambda log: int(log[-1]["step"]),
     tick: Callable[[int], None] = lambda n: None,
     reading: Callable[[int], None] = lambda n: None,
 ) -> Row:
@@ -152,6 +124,7 @@ def midtrain(
         out: gets `final/`, the chosen drafter, and `log.json`.
         evaluate: measures a drafter in the target's dtype on requests of its own, as
             `acceptance.measure.on_the_way` does; called at each checkpoint.
+        choose: the step to keep, from the log that `train.fit` gives; by default the last.
         tick: called with the number of steps done.
         reading: called with the number of samples whose features have been read.
 
@@ -165,7 +138,7 @@ def midtrain(
     done = out / "log.json"
     made = [done, *(out / "final" / name for name in ("config.json", WEIGHTS))]
     if not all(path.is_file() for path in made):
-        _train(trainset, target, settings, out, seed, root, evaluate, tick, reading)
+        _train(trainset, target, settings, out, seed, root, evaluate, choose, tick, reading)
     for path in (out / FEATURES, out / STATE):
         path.unlink(missing_ok=True)
     for folder in out.glob("step-*"):
@@ -182,6 +155,7 @@ def _train(
     seed: int,
     root: Path | None,
     evaluate: Callable[[Drafter], Row] | None,
+    choose: Callable[[Sequence[Row]], int],
     tick: Callable[[int], None],
     reading: Callable[[int], None],
 ) -> None:

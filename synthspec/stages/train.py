@@ -12,6 +12,7 @@ from synthspec.stages.facts import loaded_target
 
 def train(run: Run) -> Counts:
     """Train the drafter; unit: step."""
+    from synthspec.acceptance.choose import choose
     from synthspec.acceptance.measure import on_the_way
     from synthspec.dflash.midtrain import midtrain
     from synthspec.samples.schema import DEV
@@ -37,6 +38,7 @@ def train(run: Run) -> Counts:
             run.spec.seed,
             root=run.root,
             evaluate=evaluate if dev else None,
+            choose=choose,
             tick=tick,
             reading=reading,
         )

@@ -9,7 +9,7 @@ from synthspec.dflash.batches import Document, documents_of_step, draw
 from synthspec.dflash.decode import SpeculativeAsk, decode
 from synthspec.dflash.features import extract
 from synthspec.dflash.loss import decay
-from synthspec.dflash.midtrain import between, choose, read_documents
+from synthspec.dflash.midtrain import between, read_documents
 from synthspec.dflash.model import Drafter
 from synthspec.dflash.train import fit
 from synthspec.errors import UserError
@@ -150,21 +150,3 @@ def row(**changes):
 def test_sets_that_would_train_nonsense_are_refused(rows, words, tmp_path):
     with pytest.raises(UserError, match=words):
         read_documents(rows, tmp_path / "train.parquet", 9)
-
-
-def entry(step, inside, general):
-    """A log entry; `general` holds the drafts accepted in ten steps of each general request."""
-    counts = {"general": {"accepted": general, "steps": [10] * len(general)}}
-    return {"step": step, "accept_len": {"in_domain": inside}, "counts": counts if general else {}}
-
-
-def test_the_best_checkpoint_is_chosen_among_those_that_forgot_nothing():
-    knew = [4, 6, 8, 10, 6]
-    start = entry(0, 1.1, knew)
-    noise, loss = [5, 5, 8, 9, 6], [3, 4, 7, 9, 5]  # some requests lost and some gained; all of them lost
-    assert choose([start, entry(50, 2.0, knew), entry(100, 3.0, noise), entry(150, 3.5, loss)]) == 100
-    assert choose([start, entry(50, 2.0, loss), entry(100, 3.0, [1, 2, 3, 4, 5])]) == 50
-    assert choose([start, entry(50, 3.0, knew), entry(100, 3.0, knew)]) == 100
-    assert choose([entry(0, 1.0, [9]), entry(50, 2.0, [9]), entry(100, 3.0, [8])]) == 100  # one says nothing
-    assert choose([entry(0, 1.0, []), entry(50, 2.0, []), entry(100, 1.5, [])]) == 50
-    assert choose([{"step": 0}, {"step": 50}]) == 50
