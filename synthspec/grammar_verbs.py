@@ -200,6 +200,8 @@ def conform(path: Path, completions: Path, tokenizer: Any | None = None) -> Iter
     """
     grammar = load_grammar(path, path.parent)
     try:
+        if completions.exists() and not completions.is_file():
+            raise UserError(f"{completions}: is no regular file; name the file itself")
         file = completions.open(encoding="utf-8-sig")
     except (OSError, ValueError):
         raise UserError(f"{completions}: cannot be read; check the path") from None
@@ -211,6 +213,8 @@ def conform(path: Path, completions: Path, tokenizer: Any | None = None) -> Iter
                     yield {"line": number, **_verdict(grammar, _completion(line, where), where, tokenizer)}
         except UnicodeDecodeError:
             raise UserError(f"{completions}: is not UTF-8 text; save it as UTF-8") from None
+        except OSError:
+            raise UserError(f"{completions}: cannot be read to its end; copy it to a plain file") from None
 
 
 def _completion(line: str, where: str) -> str | list[int]:
@@ -268,10 +272,10 @@ def import_grammar(document: Path, out: Path, wire_format: str) -> tuple[Path, l
         files = {out / name: text for name, text in as_files(found).items()}
     except ValueError as error:
         raise UserError(f"{document}: {error}") from None
-    for file in files:
-        if file.exists():
-            raise UserError(f"{file} exists already: move it away, or name another folder with --out")
     try:
+        for file in files:
+            if file.exists():
+                raise UserError(f"{file} exists already: move it away, or name another folder with --out")
         for file, text in files.items():
             write_text(file, text)
     except OSError as error:

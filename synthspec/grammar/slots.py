@@ -118,8 +118,8 @@ class Number(Part):
     """A number with decimals, such as an amount of money."""
 
     type: Literal["number"]
-    min: float = Field(0.0, allow_inf_nan=False)
-    max: float = Field(100.0, allow_inf_nan=False)
+    min: float = Field(0.0, ge=-1e15, le=1e15)
+    max: float = Field(100.0, ge=-1e15, le=1e15)
     decimals: int = Field(2, ge=0, le=12)
     distribution: Distribution = "uniform"
 
@@ -133,8 +133,8 @@ class Money(Part):
     """An amount of money as text, such as 1,249.90 EUR."""
 
     type: Literal["money"]
-    min: float = Field(1.0, allow_inf_nan=False)
-    max: float = Field(1000.0, allow_inf_nan=False)
+    min: float = Field(1.0, ge=-1e15, le=1e15)
+    max: float = Field(1000.0, ge=-1e15, le=1e15)
     decimals: int = Field(2, ge=0, le=4)
     distribution: Distribution = "uniform"
     format: str = Field("{amount} EUR", description="text in which {amount} stands for the number")

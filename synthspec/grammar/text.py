@@ -13,6 +13,7 @@ from synthspec.grammar.code.marks import substituted
 from synthspec.grammar.redacted import MARK
 
 MAX_VALUE = 200  # characters of a value, all on one line
+MAX_MARKS = 100  # of a template
 
 Range = tuple[int, int]
 _Chain = tuple["_Chain", Range] | None
@@ -64,6 +65,8 @@ def mistakes(templates: Sequence[str]) -> Iterator[tuple[tuple[str | int, ...], 
         words = _words(template)
         if not template:
             yield (index,), "is empty; write the text with a mark such as <redacted:name> for each value"
+        elif len(words) > MAX_MARKS + 1:
+            yield (index,), f"has over {MAX_MARKS} marks; keep those that one purpose needs"
         elif "" in words[1:-1]:
             yield (index,), "has two marks side by side; write one, or what stands between them"
         elif "\r" in template:
@@ -90,6 +93,8 @@ def _holes(words: Sequence[str], text: str, *, cut: bool = False) -> list[Range]
     if cut and words[0].startswith(text):
         return []
     if not text.startswith(words[0]):
+        return None
+    if len(text) > sum(map(len, words)) + MAX_VALUE * (len(words) - 1):
         return None
     # By the place that words have been found up to, the shortest first, the values so far: a chain of pairs.
     ways: dict[int, _Chain] = {len(words[0]): None}

@@ -52,7 +52,9 @@ class Python(Part):
     language: Literal["python"]
     name: str | None = Field(None, description="what the function is called; by default any name")
     parameters: list[str] | None = Field(
-        None, description="its parameters as they are written, such as `rows: list[dict]`; by default any"
+        None,
+        max_length=50,
+        description="its parameters as they are written, such as `rows: list[dict]`; by default any",
     )
     imports: list[str] = Field([], description="modules that it may import, such as math or datetime")
     fence: bool = Field(False, description="whether it stands in a Markdown fence")

@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -18,6 +18,8 @@ from synthspec.spec import Part
 
 FENCE = "bash"
 
+MAX_COMMANDS = 100
+MAX_LISTED = 200  # flags and subcommands of one command
 MAX_PIPED = 4  # commands that an engine joins with pipes
 MAX_WORDS = 8  # behind a command
 MAX_BARE = 40  # characters of a word without quotes
@@ -31,8 +33,9 @@ class Shell(Part):
     """One command, or several joined by pipes, of those that may be called."""
 
     language: Literal["shell"]
-    commands: dict[str, list[str]] = Field(
+    commands: dict[str, Annotated[list[str], Field(max_length=MAX_LISTED)]] = Field(
         min_length=1,
+        max_length=MAX_COMMANDS,
         description="the commands that may be called, each with its flags (-n, --all, --format=) and its "
         "subcommands (status); where it has subcommands, one of them comes first",
     )

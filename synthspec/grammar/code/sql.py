@@ -144,8 +144,10 @@ def mistakes(code: Sql) -> Iterator[tuple[tuple[str | int, ...], str]]:
     types = _types(code)
     if len(types) > MAX_TABLES:
         yield ("tables",), f"are over {MAX_TABLES}; keep those that one purpose needs"
-    elif sum(map(len, types.values())) > MAX_COLUMNS:
+        return
+    if sum(map(len, types.values())) > MAX_COLUMNS:
         yield ("tables",), f"have over {MAX_COLUMNS:,} columns together; keep those that one purpose needs"
+        return
     for table, columns in types.items():
         parts = table.split(".")
         if len(parts) > 3 or not all(map(_NAME.fullmatch, parts)):
