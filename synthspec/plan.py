@@ -15,6 +15,7 @@ from typing import Any
 from synthspec import progress
 from synthspec.errors import UserError
 from synthspec.grammar.examples import parts
+from synthspec.grammar.slots import asked_slots
 from synthspec.ledger import largest
 from synthspec.run import Run, open_run
 from synthspec.stages import facts
@@ -75,32 +76,12 @@ def make_plan(path: Path, runs: Path | None = None) -> Plan:
     """
     run = open_run(path, runs)
     spec = run.spec
-    mistakes: list[str] = []
-
-    def tried(check: Callable[[], Any]) -> Any:
-        try:
-            return check()
-        except UserError as error:
-            mistakes.append(str(error))
-            return None
-
-    grammars = tried(lambda: facts.project_grammars(spec, run.root)) or []
-    for source in spec.prompts:
-        for label, file in (tried(partial(facts.source_files, source, run.root)) or {}).items():
-            if not file.is_file():
-                mistakes.append(f"prompts: {source.name}: there is no file {label}: correct the name")
-    target = tried(lambda: facts.fitting_target(run))
-    drafter = tried(lambda: facts.fitting_start(run, target)) if target else None
-    tokenizer = tried(lambda: facts.tokenizer_of(run)) if target else None
-    if mistakes:
-        raise UserError("\n".join(mistakes))
+    grammars, target, drafter, tokenizer = _inputs(run)
     if changed := first_difference(run):
         raise UserError(changed)
     notes: list[str] = []
     with progress.bar("reading the prompts", None, "prompts") as tick:
-        prompts = tried(lambda: _pull(run, tick))
-    if mistakes:
-        raise UserError("\n".join(mistakes))
+        prompts = _pull(run, tick)
     unread = [source.name for source in spec.prompts if source.dataset]
     if not unread:
         if not prompts:
@@ -119,6 +100,8 @@ def make_plan(path: Path, runs: Path | None = None) -> Plan:
     by_purpose = Counter(row["purpose"] for row in requests)
     done = [name for name in NAMES if is_done(run, name)]
     sizes = _sizes(run, requests)
+    for _, _, slot in asked_slots(grammars):
+        sizes["completion"] += slot.values * slot.max_new_tokens
     with progress.bar("measuring this machine", None, ""):
         minutes = _minutes(run, target, drafter, sizes, _products_per_second(target["device"], target["dtype"]))
     disk = _disk(run, drafter, sizes)
@@ -163,6 +146,34 @@ def make_plan(path: Path, runs: Path | None = None) -> Plan:
         done=done,
         notes=notes,
     )
+
+
+def _inputs(run: Run) -> tuple[list[Any], Row, Any, Any]:
+    """Grammars, facts of the target, the starting drafter's config and the tokenizer, all checked.
+
+    Raises:
+        UserError: everything that is wrong with any of them, one line each.
+    """
+    mistakes: list[str] = []
+
+    def tried(check: Callable[[], Any]) -> Any:
+        try:
+            return check()
+        except UserError as error:
+            mistakes.append(str(error))
+            return None
+
+    grammars = tried(lambda: facts.project_grammars(run.spec, run.root))
+    for source in run.spec.prompts:
+        for label, file in (tried(partial(facts.source_files, source, run.root)) or {}).items():
+            if not file.is_file():
+                mistakes.append(f"prompts: {source.name}: there is no file {label}: correct the name")
+    target = tried(lambda: facts.fitting_target(run))
+    drafter = tried(lambda: facts.fitting_start(run, target)) if target else None
+    tokenizer = tried(lambda: facts.tokenizer_of(run)) if target else None
+    if mistakes:
+        raise UserError("\n".join(mistakes))
+    return grammars, target, drafter, tokenizer
 
 
 def _pull(run: Run, tick: progress.Tick) -> list[Row]:
