@@ -27,6 +27,7 @@ Mistake = tuple[Path, str]  # the place inside the file, and a sentence
 
 _MAX_REASON = 200  # characters of what the backend says
 _PROBES = 150  # schemas that are tried to find the keyword that cannot be enforced
+_MAX_COMPARED = 300  # names that a wrong one is compared with
 _HANDFUL = 12  # tools, as many as a request shows unless its catalogue says otherwise
 _FILLINGS = 8  # that are tried of each example
 
@@ -353,6 +354,8 @@ def _not_enforced(schema: dict[str, Any]) -> tuple[Path, str] | None:
 def _rather(name: Any, known: Iterable[str]) -> str:
     """`did you mean x?`, or what there is."""
     choices = sorted(known)
+    if len(choices) > _MAX_COMPARED:
+        return f"there are {len(choices):,} others; look for the right one"
     close = difflib.get_close_matches(str(name), choices, 1, 0.6)
     if close:
         return f"did you mean {close[0]}?"

@@ -74,10 +74,11 @@ def load_tokenizer(target: spec.Target) -> Any:
 
     place = find(target)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(place.path, revision=target.revision)
+        tokenizer = AutoTokenizer.from_pretrained(place.path, revision=target.revision, trust_remote_code=False)
     except Exception as error:  # a damaged file fails in a hundred ways
         raise UserError(
-            f"target.model: no tokenizer can be loaded from {place.path} ({_brief(error)})"
+            f"target.model: no tokenizer can be loaded from {place.path} ({_brief(error)}): give the folder or "
+            "hub id of a model with a tokenizer.json, whose code is transformers' own"
         ) from None
     if not tokenizer.chat_template:
         raise UserError(
@@ -111,7 +112,7 @@ def describe_target(target: spec.Target) -> dict[str, Any]:
 
     place = find(target)
     try:
-        config = AutoConfig.from_pretrained(place.path, revision=target.revision)
+        config = AutoConfig.from_pretrained(place.path, revision=target.revision, trust_remote_code=False)
         with torch.device("meta"):
             shapes = AutoModelForCausalLM.from_config(config)
         text = config.get_text_config()
@@ -237,6 +238,7 @@ class LoadedTarget:
             weights, told = AutoModelForCausalLM.from_pretrained(
                 self.place.path,
                 revision=self.settings.revision,
+                trust_remote_code=False,
                 dtype=choose_dtype(self.settings),
                 use_safetensors=True,
                 output_loading_info=True,

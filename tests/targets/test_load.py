@@ -8,7 +8,7 @@ from transformers import LlamaConfig
 
 from synthspec.errors import UserError
 from synthspec.spec import Target as Settings
-from synthspec.targets.load import choose_device, describe_target, find, load_target
+from synthspec.targets.load import choose_device, describe_target, find, load_target, load_tokenizer
 from tests.dflash.conftest import tiny_llama
 
 
@@ -92,3 +92,15 @@ def test_a_device_that_is_not_there_is_refused():
 def test_a_model_that_cannot_be_found_is_told_in_words(model, words):
     with pytest.raises(UserError, match=words):
         find(Settings(model=model))
+
+
+def test_code_that_a_model_brings_along_is_neither_run_nor_offered(tmp_path, monkeypatch, capfd):
+    (tmp_path / "evil.py").write_text("raise SystemExit(9)\nclass Evil: pass\n")
+    auto = {"AutoTokenizer": ["evil.Evil", "evil.Evil"]}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "Evil", "auto_map": auto}))
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "tokenizer.json").write_text("{}")
+    monkeypatch.setattr("builtins.input", lambda *words: "y")
+    with pytest.raises(UserError, match="no tokenizer can be loaded"):
+        load_tokenizer(Settings(model=str(tmp_path)))
+    assert "custom code" not in capfd.readouterr().out
