@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -17,13 +18,13 @@ MAX_TEXT = 1_000_000  # characters of a whole text
 # Filters that give hardly more than they take.
 _FILTERS = (
     "abs", "capitalize", "count", "d", "default", "e", "first", "float", "int", "last", "length", "list",
-    "lower", "reverse", "round", "sort", "string", "title", "tojson", "trim", "truncate", "unique", "upper",
+    "lower", "reverse", "round", "sort", "string", "title", "trim", "truncate", "unique", "upper",
     "wordcount",
 )  # fmt: skip
 # What reaches out, or makes a text twice as long at each step.
 _REFUSED = (
     nodes.Macro, nodes.CallBlock, nodes.Block, nodes.Extends, nodes.Include, nodes.Import, nodes.FromImport,
-    nodes.Concat,
+    nodes.Concat, nodes.AssignBlock, nodes.FilterBlock,
 )  # fmt: skip
 
 
@@ -57,11 +58,16 @@ def _range(*bounds: int) -> range:
     return found
 
 
+def _as_json(value: Any) -> str:
+    """A value as JSON on one line."""
+    return json.dumps(value, ensure_ascii=False)
+
+
 _ENVIRONMENT = _Environment(
     undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=False
 )
 _ENVIRONMENT.globals = {"range": _range}
-_ENVIRONMENT.filters = {name: _ENVIRONMENT.filters[name] for name in _FILTERS}
+_ENVIRONMENT.filters = {name: _ENVIRONMENT.filters[name] for name in _FILTERS} | {"tojson": _as_json}
 
 _FAILURES = (
     TemplateError,
@@ -94,7 +100,7 @@ def _is_short(over: nodes.Node) -> bool:
     """Whether what a loop goes over is a `range` or is written out: a prompt may have any length."""
     if isinstance(over, nodes.Call):
         return isinstance(over.node, nodes.Name) and over.node.name == "range"
-    return isinstance(over, nodes.List | nodes.Tuple)
+    return isinstance(over, nodes.List | nodes.Tuple) and len(over.items) <= MAX_RANGE
 
 
 def _loops(node: nodes.Node) -> int:

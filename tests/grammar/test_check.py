@@ -150,6 +150,18 @@ CASES = {
         {"system": "{% set a = 'aa' %}" + "{% set a = a ~ a %}" * 30},
         "system: the template does not work: macros, blocks, ~ and other templates are not possible here",
     ),
+    "the same in a block": (
+        {"system": "{% set a %}x{% endset %}" + "{% set a %}{{ a }}{{ a }}{% endset %}" * 30},
+        "system: the template does not work: macros, blocks, ~ and other templates are not possible here",
+    ),
+    "a loop over very much that stands there": (
+        {"system": "{% for x in [" + "0," * 5000 + "] %}{% endfor %}"},
+        "system: the template does not work: a loop goes over a range or a list",
+    ),
+    "JSON with a wide margin": (
+        {"system": "{{ [[1]]|tojson(indent=900000000) }}"},
+        "system: the template does not work",
+    ),
     "the same with a sum": (
         {"system": "{% set a = 'aa' + 'aa' %}{{ a }}"},
         "system: the template does not work: + is for numbers",
