@@ -3,7 +3,7 @@ import time
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from synthspec.errors import UserError
@@ -295,7 +295,6 @@ def test_an_operation_that_is_none_is_left_out_in_words(fields):
         import_document(operation(**fields), "x")
 
 
-@settings(deadline=None)
 @given(values)
 def test_what_is_written_is_read_back_the_same(value):
     [text] = as_files(Imported({"name": "n", "value": value}, "a test", ("a note\nof two lines",))).values()

@@ -3,7 +3,7 @@ import random
 
 import jsonschema_rs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from synthspec.grammar.invent import MAX_INVENTED, Unfillable, invented, inventor
@@ -292,7 +292,6 @@ def schemas_for(draw, value):
             return schema
 
 
-@settings(deadline=None)
 @given(documents.flatmap(lambda value: st.tuples(st.just(value), schemas_for(value))), st.integers(0, 2**32))
 def test_a_schema_that_some_value_fits_is_filled(pair, seed):
     value, schema = pair

@@ -2,7 +2,7 @@ import random
 
 import jsonschema_rs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from synthspec.grammar.pattern import MAX_PATTERN, matching, pattern
@@ -68,7 +68,6 @@ expressions = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(expressions, st.integers(0, 2**32))
 def test_texts_match_any_plain_pattern(expression, seed):
     anchored = f"^(?:{expression})$"
