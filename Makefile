@@ -49,4 +49,4 @@ schemas: install
 	$(BIN)/python docs/reference.py
 
 clean:
-	rm -rf $(VENV) demo
+	rm -rf $(VENV)

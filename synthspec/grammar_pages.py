@@ -65,7 +65,7 @@ def checked(grammars: list[Row]) -> Any:
                 engines, names = cannot.setdefault(sentence, ({}, {}))
                 engines[engine] = names[row["name"]] = None
     notes += [
-        Text(f"{', '.join(engines)}: {sentence} ({', '.join(names)})")
+        Text(f"note, {', '.join(engines)}: {sentence} ({', '.join(names)})")
         for sentence, (engines, names) in cannot.items()
     ]
     right = "is right" if len(grammars) == 1 else "are right"
