@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
@@ -88,6 +88,15 @@ class Ledger(BaseModel):
 
     version: Literal[1] = 1
     stages: dict[str, StageCounts] = {}
+
+
+def tallied(pairs: Iterable[tuple[str, str | None]]) -> dict[str, dict[str, int]]:
+    """How often each second stands behind each first, `largest` only; pairs without a second are left out."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for first, second in pairs:
+        if second is not None:
+            counts[first][second] += 1
+    return {first: largest(found) for first, found in counts.items()}
 
 
 def largest(counts: Mapping[str, int], most: int = 12) -> dict[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -16,7 +16,7 @@ from synthspec import progress
 from synthspec.errors import UserError
 from synthspec.grammar.examples import parts
 from synthspec.grammar.slots import asked_slots
-from synthspec.ledger import largest
+from synthspec.ledger import tallied
 from synthspec.run import Run, open_run
 from synthspec.stages import facts
 from synthspec.stages.execute import first_difference, is_done
@@ -93,10 +93,7 @@ def make_plan(path: Path, runs: Path | None = None) -> Plan:
     notes += _shortfalls(run, requests, [grammar.name for grammar in grammars])
     notes += _unshown_tools(grammars)
     by_grammar = Counter(row["grammar"] for row in requests)
-    by_tool: dict[str, Counter[str]] = defaultdict(Counter)
-    for row in requests:
-        if row.get("tool"):
-            by_tool[row["grammar"]][row["tool"]] += 1
+    by_tool = tallied((row["grammar"], row.get("tool")) for row in requests)
     by_purpose = Counter(row["purpose"] for row in requests)
     done = [name for name in NAMES if is_done(run, name)]
     sizes = _sizes(run, requests)
@@ -122,7 +119,7 @@ def make_plan(path: Path, runs: Path | None = None) -> Plan:
                 "kind": grammar.kind,
                 "held_out": grammar.name in spec.holdout.grammars,
                 "requests": by_grammar[grammar.name],
-                "tools": largest(by_tool[grammar.name]),
+                "tools": by_tool.get(grammar.name, {}),
             }
             for grammar in grammars
         ],

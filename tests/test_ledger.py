@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from synthspec.ledger import STATES, Counts, Ledger, StageCounts, count, largest
+from synthspec.ledger import STATES, Counts, Ledger, StageCounts, count, largest, tallied
 
 
 @given(st.lists(st.sampled_from(STATES)))
@@ -45,3 +45,8 @@ def test_the_largest_counts_are_named_and_the_others_summed():
     counts = {"a": 1, "b": 5, "c": 5, "d": 0, "e": 2}
     assert list(largest(counts, 3).items()) == [("b", 5), ("c", 5), ("e", 2), ("(others)", 1)]
     assert largest(counts, 4) == {"b": 5, "c": 5, "e": 2, "a": 1}
+
+
+def test_pairs_are_tallied_by_their_first():
+    pairs = [("a", "x"), ("b", "x"), ("a", "y"), ("a", "x"), ("b", None)]
+    assert tallied(pairs) == {"a": {"x": 2, "y": 1}, "b": {"x": 1}}

@@ -258,6 +258,8 @@ def load_grammar(path: Path, root: Path, catalogue: Path | None = None) -> Gramm
     if found := mistakes(whole):
         lines = [f"{path}, with {grammar.catalogue.file}: {as_told(place)}: {what}" for place, what in found]
         raise UserError("\n".join(lines[:MAX_TOLD]))
+    if len(_WITH_TOOLS) >= 8:
+        _WITH_TOOLS.clear()
     _WITH_TOOLS[grammar.fingerprint, text] = whole
     return whole
 

@@ -11,6 +11,8 @@ from jinja2 import StrictUndefined, Template, TemplateError, meta, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from synthspec.yamlfile import MAX_SHOWN
+
 MAX_RANGE = 100  # items of a range
 MAX_LOOPS = 2  # inside each other
 MAX_TEXT = 1_000_000  # characters of a whole text
@@ -33,14 +35,15 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     intercepted_binops = frozenset(["+", "*", "**", "%"])
 
-    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """No attribute is, a method such as `ljust` neither; the fields of a record are no attributes."""
-        return False
-
     def getattr(self, obj: Any, attribute: str) -> Any:
-        if isinstance(obj, Mapping) and attribute in obj:
-            return obj[attribute]
-        return super().getattr(obj, attribute)
+        """A record's field; nothing else has any, and no value a method such as `format`."""
+        return self.getitem(obj, attribute)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        try:
+            return obj[argument]
+        except (LookupError, TypeError, AttributeError):
+            return self.undefined(f"there is no {str(argument)[:MAX_SHOWN]!r} in it", obj=obj, name=argument)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """Arithmetic of small numbers only: a text times a million is a text of a million."""
@@ -87,6 +90,8 @@ def variables(source: str) -> set[str]:
         tree = _ENVIRONMENT.parse(source)
         if next(tree.find_all(_REFUSED), None) is not None:
             raise SecurityError("macros, blocks, ~ and other templates are not possible here")
+        if any(_is_growing(named) for named in tree.find_all((nodes.Assign, nodes.With))):
+            raise SecurityError("a list or a mapping cannot be given a name, only used where it stands")
         if not all(_is_short(loop.iter) for loop in tree.find_all(nodes.For)):
             raise SecurityError("a loop goes over a range or a list that stands there, as in range(3)")
         if _loops(tree) > MAX_LOOPS:
@@ -94,6 +99,13 @@ def variables(source: str) -> set[str]:
         return meta.find_undeclared_variables(tree) - set(_ENVIRONMENT.globals)
     except (TemplateError, RecursionError) as error:
         raise ValueError(_told(error)) from None
+
+
+def _is_growing(named: nodes.Node) -> bool:
+    """Whether a list or mapping gets a name: one of it twice, again and again, would be without end."""
+    kinds = (nodes.List, nodes.Tuple, nodes.Dict)
+    values = named.iter_child_nodes(exclude=("target", "targets", "body"))
+    return any(isinstance(one, kinds) or next(one.find_all(kinds), None) is not None for one in values)
 
 
 def _is_short(over: nodes.Node) -> bool:

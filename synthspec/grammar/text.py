@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-import re
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from synthspec.grammar.code import gbnf
 from synthspec.grammar.code.marks import substituted
@@ -16,7 +16,6 @@ MAX_VALUE = 200  # characters of a value, all on one line
 MAX_MARKS = 100  # of a template
 
 Range = tuple[int, int]
-_Chain = tuple["_Chain", Range] | None
 
 
 def grammar(templates: Sequence[str]) -> str:
@@ -87,55 +86,95 @@ def _words(template: str) -> list[str]:
 def _holes(words: Sequence[str], text: str, *, cut: bool = False) -> list[Range] | None:
     """Where values stand between fixed words, the first ones as short as can be; None if the words do not.
 
+    A set of places in the text is a number with a bit for each, so that a step takes all ways at once.
+
     Args:
         cut: whether the text may end before the words do.
     """
     if cut and words[0].startswith(text):
         return []
-    if not text.startswith(words[0]):
+    if not text.startswith(words[0]) or len(text) > sum(map(len, words)) + MAX_VALUE * (len(words) - 1):
         return None
-    if len(text) > sum(map(len, words)) + MAX_VALUE * (len(words) - 1):
+    places = _Places(text)
+    behind = [1 << len(words[0])]  # for each word, where it may end
+    for word in words[1:]:
+        behind.append((places.ends(behind[-1]) & places.of(word)) << len(word))
+    if behind[-1] >> len(text):
+        return _shortest(places, words, behind)
+    if not cut:
         return None
-    # By the place that words have been found up to, the shortest first, the values so far: a chain of pairs.
-    ways: dict[int, _Chain] = {len(words[0]): None}
-    for number, word in enumerate(words[1:], 2):
-        places = _places(text, word) if number < len(words) else [len(text) - len(word)] * text.endswith(word)
-        further: dict[int, _Chain] = {}
-        for start, found in ways.items():
-            reach = _ends(text, start)
-            for end in places[bisect_left(places, reach.start) : bisect_left(places, reach.stop)]:
-                if end + len(word) not in further:
-                    further[end + len(word)] = (found, (start, end))
-        if not further and cut:
-            return _cut(ways, text, word)
-        ways = further
-    return _listed(ways[len(text)]) if len(text) in ways else None
-
-
-def _places(text: str, word: str) -> Sequence[int]:
-    """Where a word stands in a text."""
-    return [found.start() for found in re.finditer(f"(?={re.escape(word)})", text)]
-
-
-def _listed(chain: _Chain) -> list[Range]:
-    found: list[Range] = []
-    while chain is not None:
-        chain, value = chain
-        found.append(value)
-    return found[::-1]
-
-
-def _cut(ways: Mapping[int, _Chain], text: str, word: str) -> list[Range] | None:
-    """The values of a text that ends in one, or in the middle of the word behind it."""
-    for start, found in ways.items():
-        begun = next(size for size in range(len(word), -1, -1) if text.endswith(word[:size], start))
-        end = len(text) - begun
-        if start == len(text) or end in _ends(text, start):
-            return _listed((found, (start, end)) if start < end else found)
+    while not behind[-1]:
+        behind.pop()
+    for number in range(len(behind), 0, -1):
+        before = behind[:number]
+        if before[-1] >> len(text):  # right behind a word
+            return _shortest(places, words[:number], before)
+        ends = places.ends(before[-1])
+        for begun in range(min(len(words[number]), len(text)), -1, -1) if number < len(words) else ():
+            word = words[number][:begun]
+            if text.endswith(word) and ends >> (len(text) - begun) & 1:
+                return _shortest(places, [*words[:number], word], [*before, 1 << len(text)])
     return None
 
 
-def _ends(text: str, start: int) -> range:
-    """Where a value that begins at a place may end."""
-    line = min((at for one in "\n\r" if (at := text.find(one, start)) >= 0), default=len(text))
-    return range(start + 1, min(line, start + MAX_VALUE) + 1)
+def _shortest(places: _Places, words: Sequence[str], behind: Sequence[int]) -> list[Range]:
+    """The values between words, the last of which ends the text, given where each may end."""
+    way = 1 << len(places.text)
+    starts: list[int] = []  # from the last word to the second, where it may stand
+    for word, may in zip(words[:0:-1], behind[-2::-1], strict=True):
+        starts.append((way >> len(word)) & places.of(word))
+        way = may & places.starts(starts[-1])
+    found: list[Range] = []
+    at = len(words[0])
+    for word, start in zip(words[1:], starts[::-1], strict=True):
+        later = start >> (at + 1)
+        end = at + (later & -later).bit_length()  # of the bits behind `at`, the lowest
+        found.append((at, end))
+        at = end + len(word)
+    return found
+
+
+class _Places:
+    """Where something stands in a text: a number whose bit i says that it does before character i."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+        self._known: dict[str, int] = {}
+        line = ((1 << len(text)) - 1) & ~(self._of("\n") | self._of("\r"))
+        # From values of 1 to `step` characters to those of 1 to `step + more`: where `more` of a line follow.
+        self._runs = [(1, line)]
+        step = 2
+        while step < MAX_VALUE:
+            last, run = self._runs[-1]
+            more = min(step, MAX_VALUE - step)
+            self._runs.append((more, run & run >> more - last))
+            step += more
+        self._line = line
+
+    def of(self, word: str) -> int:
+        """Where a word begins."""
+        found = (1 << len(self.text) + 1) - 1
+        for index, one in enumerate(word):
+            found &= self._of(one) >> index
+        return found
+
+    def ends(self, starts: int) -> int:
+        """Where a value may end that begins at one of some places: 1 to `MAX_VALUE` characters of a line."""
+        reached = (starts & self._line) << 1
+        for more, run in self._runs:
+            reached |= (reached & run) << more
+        return reached
+
+    def starts(self, ends: int) -> int:
+        """Where a value may begin that ends at one of some places."""
+        reached = (ends >> 1) & self._line
+        for more, run in self._runs:
+            reached |= (reached >> more) & run
+        return reached
+
+    def _of(self, one: str) -> int:
+        if one not in self._known:
+            bits = np.packbits(self._codes == ord(one), bitorder="little")
+            self._known[one] = int.from_bytes(bits.tobytes(), "little")
+        return self._known[one]

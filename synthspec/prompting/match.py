@@ -118,10 +118,12 @@ def nearness(texts: Sequence[str], tools: Sequence[tuple[str, str]]) -> NDArray[
     """
     vocabulary: dict[str, int] = {}
     ids = [[vocabulary.setdefault(word, len(vocabulary)) for word in words(text)] for text in texts]
+    scores = np.zeros((len(tools), len(texts)), np.float32)
+    if not vocabulary:
+        return scores
     index = bm25s.BM25()
     index.index(bm25s.tokenization.Tokenized(ids, vocabulary), show_progress=False)
     unit = 2 * math.log(1 + (len(texts) - 0.5) / 1.5)
-    scores = np.zeros((len(tools), len(texts)), np.float32)
     for row, (does, takes) in enumerate(tools):
         main, side = (
             dict.fromkeys(word for word in words(text) if word in vocabulary) for text in (does, takes)

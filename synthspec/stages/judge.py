@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
 from synthspec import progress
 from synthspec.files import write_json, write_text
-from synthspec.ledger import Counts, largest
+from synthspec.ledger import Counts, tallied
 from synthspec.run import Run, read_record
 from synthspec.stages.facts import describe, loaded_target, run_grammars, start_folder, target_of
 
@@ -151,17 +151,14 @@ def _grammars(run: Run, trained: list[Row]) -> list[Row]:
         rows += run.rows(file) if run.path(file).exists() else []
     near = {row["id"]: row["tool"] for row in run.rows("matches/matches.parquet")}
     samples = Counter(row["grammar"] for row in rows)
-    tools: dict[str, Counter[str]] = defaultdict(Counter)
-    for row in rows:
-        if tool := near.get(row["lineage"]["match_id"]):
-            tools[row["grammar"]][tool] += 1
+    tools = tallied((row["grammar"], near.get(row["lineage"]["match_id"])) for row in rows)
     return [
         {
             "name": grammar.name,
             "kind": grammar.kind,
             "held_out": grammar.name in run.spec.holdout.grammars,
             "samples": samples[grammar.name],
-            "tools": largest(tools[grammar.name]),
+            "tools": tools.get(grammar.name, {}),
         }
         for grammar in run_grammars(run)
     ]

@@ -117,7 +117,7 @@ CASES = {
     ),
     "reaching out": (
         {"user": "{{ prompt.__class__.__mro__ }}"},
-        "user: the template does not work: access to attribute '__class__'",
+        "user: the template does not work: there is no '__class__' in it",
     ),
     "a text times a million": (
         {"system": "{{ 'a' * (10 ** 9) }}"},
@@ -168,7 +168,15 @@ CASES = {
     ),
     "a method": (
         {"system": "{{ 'a'.ljust(50000000) }}"},
-        "system: the template does not work: access to attribute 'ljust'",
+        "system: the template does not work: there is no 'ljust' in it",
+    ),
+    "a format with a width": (
+        {"system": "{{ '{:>900000000}'.format(1)|length }}{{ 'a'['format'] }}"},
+        "system: the template does not work: there is no 'format' in it",
+    ),
+    "a list twice as long at each step": (
+        {"system": "{% set a = [1] %}" + "{% set a = [a, a] %}" * 40 + "{{ a|string|length }}"},
+        "system: the template does not work: a list or a mapping cannot be given a name",
     ),
     "a length beside a pattern": (
         {

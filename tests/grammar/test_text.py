@@ -1,4 +1,5 @@
 import random
+import re
 
 import pytest
 from hypothesis import given
@@ -30,6 +31,49 @@ def test_engine_and_judge_take_what_follows_a_template(name, order, day):
     for damaged in (text[:-1], f"{text} ", text.replace("Dear", "dear"), f"{name}\n{text}"):
         assert problem(TEMPLATES, damaged) == "it follows none of the templates"
         assert not accepts(ENGINE, damaged)
+
+
+plain = st.text("ab\n", max_size=12)
+
+
+@given(
+    st.lists(st.text("ab", min_size=1, max_size=2), min_size=2, max_size=5), plain, st.booleans(), st.booleans()
+)
+def test_values_are_those_of_a_plain_regular_expression(words, text, opens, closes):
+    words = [*([""] if opens else []), *words, *([""] if closes else [])]
+    found = re.fullmatch("([^\n]{1,200}?)".join(words), text)
+    template = "<redacted>".join(words)
+    assert (problem([template], text) is None) == (found is not None)
+    if found:
+        assert values([template], text) == [found.span(number) for number in range(1, len(words))]
+
+
+@given(st.lists(st.text("ab", min_size=1, max_size=2), min_size=2, max_size=5), plain)
+def test_values_of_a_text_that_is_cut_off_are_between_its_words(words, text):
+    ranges = values(["<redacted>".join(words)], text)
+    whole = re.fullmatch("([^\n]{1,200}?)".join(words), text)
+    begins = any(
+        re.fullmatch("([^\n]{1,200}?)".join([*words[:number], words[number][:begun]]), text)
+        for number in range(len(words))
+        for begun in range(len(words[number]) + 1)
+    )
+    if not whole and not begins:
+        assert ranges == ([(0, len(text))] if text else [])
+    between, at = [], 0
+    for start, end in ranges:
+        assert at <= start < end
+        between.append(text[at:start])
+        at = end
+    if whole or begins:
+        between.append(text[at:])
+        assert "\0".join(words).startswith("\0".join(between)) or not "".join(between)
+
+
+def test_a_text_in_which_every_word_stands_everywhere_is_judged_at_once():
+    words = ["a" * (1 + number % 7) for number in range(100)]
+    text = "a" * 15_000
+    assert problem(["<redacted>".join(words)], text) is None
+    assert problem(["<redacted>".join([*words[:-1], "b"])], text) == "it does not follow the template"
 
 
 def test_values_are_as_short_as_can_be():
