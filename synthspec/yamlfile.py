@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, InitErrorDetails
 
-from synthspec.errors import UserError
+from synthspec.errors import UserError, printable
 
 NAME = r"^[a-z0-9][a-z0-9_-]{0,63}$"  # of runs, sources, sets and grammars
 MAX_BYTES = 2_000_000
 MAX_NODES = 200_000  # aliases are counted as often as they are used, so that few bytes cannot become many
 MAX_TOLD = 20  # mistakes told at once
+MUST = " is wrong here: it must be "
 MAX_SHOWN = 60  # characters of a wrong value that a message repeats
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -105,10 +107,32 @@ def parse_yaml(text: str, path: Path, model: type[Model]) -> Model:
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        found = error.errors(include_url=False)
-        told = dict.fromkeys(_sentence(model, lines, mistake) for mistake in found)
-        sentences = [f"{path}:{line}: {message}" for line, message in sorted(told)[:MAX_TOLD]]
-        raise UserError("\n".join(sentences)) from None
+        told = sorted(set(_sentences(model, lines, error.errors(include_url=False))))
+        raise UserError("\n".join(f"{path}:{line}: {message}" for line, message in told[:MAX_TOLD])) from None
+
+
+def lines_of(text: str) -> dict[Place, int]:
+    """The line of every place in a YAML text that has been read before."""
+    lines: dict[Place, int] = {}
+    node = _Loader(text).get_single_node()
+    for _ in _walk(node, (), lines, [MAX_NODES], ()):
+        pass
+    return lines
+
+
+def placed(place: Place, lines: Mapping[Place, int]) -> str:
+    """`LINE: field.path` of a place, or of what is nearest around it in the file."""
+    around = next(place[:size] for size in range(len(place), -1, -1) if place[:size] in lines)
+    return f"{lines[around]}: {as_told(place)}"
+
+
+def refusal(title: str, mistakes: Iterable[tuple[Place, str]]) -> ValidationError | None:
+    """What a model's validator raises for mistakes at places of their own; None if there are none."""
+    found = [
+        InitErrorDetails(type="value_error", loc=place, input=None, ctx={"error": ValueError(sentence)})
+        for place, sentence in mistakes
+    ]
+    return ValidationError.from_exception_data(title, found) if found else None
 
 
 def check_inside(root: Path, path: Path | str) -> Path:
@@ -154,7 +178,8 @@ def _walk(
     lines.setdefault(place, line)
     left[0] -= 1
     if left[0] < 0:
-        yield line, f"the file: holds more than {MAX_NODES:,} values; split it into several files"
+        if left[0] == -1:
+            yield line, f"the file: holds more than {MAX_NODES:,} values; split it into several files"
         return
     if id(node) in above:
         yield line, f"{as_told(place)}: contains itself; write the value out"
@@ -164,6 +189,8 @@ def _walk(
             line,
             f"{as_told(place)}: has the tag {node.tag}; write a plain text, number, list or mapping",
         )
+    if node.tag == "tag:yaml.org,2002:float" and _is_endless(node.value):
+        yield line, f"{as_told(place)}: is larger than any number can be; write a smaller one"
     above = (*above, id(node))
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
@@ -190,22 +217,44 @@ def _walk(
             yield from _walk(item, (*place, key.value), lines, left, above)
 
 
+def _is_endless(written: Any) -> bool:
+    try:
+        return math.isinf(float(written))
+    except (TypeError, ValueError):
+        return False
+
+
 def as_told(place: Place) -> str:
     """A place as a person writes it: `prompts[0].files`."""
     text = ""
     for part in place:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+        text += f"[{part}]" if isinstance(part, int) else f".{brief(part)}" if text else brief(part)
     return text or "the file"
 
 
-def _sentence(model: type[BaseModel], lines: dict[Place, int], mistake: ErrorDetails) -> tuple[int, str]:
-    """One mistake that pydantic found: its line, and `field.path: what is wrong, what to write`."""
-    place = _real_place(mistake["loc"], lines)
-    line = lines[place]
-    if mistake["type"] == "missing":
-        place = (*place, mistake["loc"][-1])
-    where = f"{as_told(place)}: " if place else ""
-    return line, f"{where}{_problem(model, mistake)}"
+def _sentences(
+    model: type[BaseModel], lines: dict[Place, int], mistakes: Sequence[ErrorDetails]
+) -> Iterator[tuple[int, str]]:
+    """The mistakes that pydantic found: their lines, and `field.path: what is wrong, what to write`."""
+    told: dict[Place, list[tuple[int, str]]] = {}
+    unions: set[Place] = set()  # places where a value may be of several types
+    for mistake in mistakes:
+        place = _real_place(mistake["loc"], lines)
+        line = lines[place]
+        if mistake["type"] == "missing":
+            place = (*place, mistake["loc"][-1])
+        elif len(mistake["loc"]) > len(place):
+            unions.add(place)
+        told.setdefault(place, []).append((line, _problem(model, mistake)))
+    for place, found in told.items():
+        if place in unions and any(len(other) > len(place) and other[: len(place)] == place for other in told):
+            continue  # as one of the types it goes further
+        wrong, must = zip(*(one.partition(MUST)[::2] for _, one in found), strict=True)
+        where = f"{as_told(place)}: " if place else ""
+        if len(set(wrong)) == 1 and all(must):  # it can be of several types
+            yield found[0][0], f"{where}{wrong[0]}{MUST}{' or '.join(dict.fromkeys(must))}"
+        else:
+            yield from ((line, f"{where}{one}") for line, one in found)
 
 
 def _real_place(loc: Place, lines: dict[Place, int]) -> Place:
@@ -243,14 +292,20 @@ def _problem(model: type[BaseModel], mistake: ErrorDetails) -> str:
             "64 at most"
         )
     if kind in ("model_type", "dict_type", "model_attributes_type"):
-        return f"{value} stands where a mapping of keys to values belongs"
+        return f"{value}{MUST}a mapping of keys to values"
     if kind == "too_short" and context.get("min_length") == 1:
         return "is empty; write at least one"
     message = mistake["msg"]
     message = message[:1].lower() + message[1:]
     message = re.sub(r"^input should be ", "must be ", message)
-    message = message.replace("valid string", "text").replace("valid list", "list")
-    return f"{value} is wrong here: it {message}" if message.startswith("must") else f"{value}: {message}"
+    message = message.replace("valid string", "text").replace("valid list", "list").partition(", unable")[0]
+    if kind.startswith(("date_", "datetime_")):
+        return f"{value} is no date; write one such as 2024-01-31"
+    return (
+        f"{value}{MUST}{message.removeprefix('must be ')}"
+        if message.startswith("must be ")
+        else f"{value}: {message}"
+    )
 
 
 def shown(value: Any) -> str:
@@ -261,8 +316,13 @@ def shown(value: Any) -> str:
         return f"a list of {len(value)}"
     if value is None:
         return "an empty value"
-    text = str(value).lower() if isinstance(value, bool) else repr(value)
-    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
+    return brief(str(value).lower() if isinstance(value, bool) else repr(value))
+
+
+def brief(text: str) -> str:
+    """A text of a file inside a message: on one line, and not at length."""
+    line = " ".join(printable(text[: 2 * MAX_SHOWN]).split()) or "''"
+    return line if len(line) <= MAX_SHOWN else f"{line[:MAX_SHOWN]}…"
 
 
 def _unknown_key(model: type[BaseModel], loc: Place) -> str:

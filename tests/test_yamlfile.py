@@ -179,15 +179,39 @@ def test_a_prompt_source_without_a_licence_is_a_mistake(tmp_path):
 
 def test_a_source_that_nobody_gives_is_named(tmp_path):
     (line,) = told(tmp_path, SPEC.replace("match: [p]", "match: [q]"), Spec)
-    assert "there is no prompt source 'q'; there are p" in line
+    assert line == "3: match[0]: there is no prompt source 'q'; there are p"
 
 
 def test_a_source_named_twice_is_a_mistake(tmp_path):
     (line,) = told(tmp_path, SPEC.replace("match: [p]", "match: [p, p]"), Spec)
-    assert "match names 'p' twice: remove one" in line
+    assert line == "3: match[1]: the source 'p' is used above already; give each use a source of its own"
+
+
+def test_mistakes_between_fields_are_told_together_where_they_stand(tmp_path):
+    sets = "ood:\n  - {name: dev, source: p}\n  - {name: sums, source: x}\n  - {name: sums, source: y}\n"
+    assert told(tmp_path, SPEC + sets, Spec) == [
+        "6: ood[0].name: 'dev' is a name that reports use; choose another",
+        "6: ood[0].source: the source 'p' is used above already; give each use a source of its own",
+        "7: ood[1].source: there is no prompt source 'x'; there are p",
+        "8: ood[2].source: there is no prompt source 'y'; there are p",
+        "8: ood[2]: the name 'sums' is given twice; remove or rename one",
+    ]
 
 
 @pytest.mark.parametrize("key", ["seed: true", "train: {loss_gamma: false}"])
 def test_a_truth_value_is_no_number(tmp_path, key):
     (line,) = told(tmp_path, f"{SPEC}{key}\n", Spec)
-    assert "is not a number; write one" in line
+    assert "is wrong here: it must be a valid" in line
+
+
+def test_a_truth_value_hides_no_other_mistake(tmp_path):
+    lines = told(tmp_path, f"{SPEC}seed: true\nrows_per_grammar: 0\n", Spec)
+    assert [line.split(":")[1] for line in lines] == [" seed", " rows_per_grammar"]
+
+
+def test_control_characters_and_long_keys_of_a_file_are_shown_short_and_escaped(tmp_path):
+    (line,) = told(tmp_path, f'{SPEC}"{"k" * 900}\\e[31m": 1\n', Spec)
+    assert line.startswith(f"5: {'k' * 60}…: unknown key")
+    assert len(line) < 300
+    (line,) = told(tmp_path, f'{SPEC}"a\\e[31m\\nb": 1\n', Spec)
+    assert line.startswith(r"5: a\x1b[31m b: unknown key")

@@ -15,10 +15,11 @@ from synthspec.grammar.invent import Unfillable
 from synthspec.grammar.redacted import slot_names
 from synthspec.grammar.schemas import Path, bounded, inlined, parts_of, schema_mistakes, types
 from synthspec.grammar.shape import shape_mistakes
-from synthspec.grammar.slots import Date, fill, names
+from synthspec.grammar.slots import Date, fillings, names
 from synthspec.grammar.template import render_template, variables
 from synthspec.grammar.wire import FORMATS, drawn, parse, write
 from synthspec.grammar.written import Templates
+from synthspec.yamlfile import MAX_SHOWN, brief, shown
 
 if TYPE_CHECKING:
     from synthspec.grammar.model import Grammar
@@ -82,7 +83,7 @@ def _shape(grammar: Grammar) -> Iterator[Mistake]:
         if tool.name in first:
             yield (
                 ("tools", index, "name"),
-                f"{tool.name!r} is already the name of tools[{first[tool.name]}]; give it another",
+                f"{shown(tool.name)} is already the name of tools[{first[tool.name]}]; give it another",
             )
         first.setdefault(tool.name, index)
     if "prompt" in grammar.slots:
@@ -102,7 +103,7 @@ def _schemas(grammar: Grammar) -> Iterator[Mistake]:
 
 def _templates(grammar: Grammar) -> Iterator[Mistake]:
     known = {*grammar.slots, "prompt"}
-    values = {**fill(grammar, 0), "prompt": "a prompt"}
+    values = [{**slots, "prompt": "a prompt"} for slots in fillings(grammar, _FILLINGS)]
     shows_prompt = False
     for place, source in _template_places(grammar):
         try:
@@ -111,9 +112,10 @@ def _templates(grammar: Grammar) -> Iterator[Mistake]:
             strange = sorted(used - known)
             if strange:
                 for name in strange:
-                    yield place, f"{name!r} is not a slot of this grammar; {_rather(name, known)}"
+                    yield place, f"{shown(name)} is not a slot of this grammar; {_rather(name, known)}"
             else:
-                render_template(source, values)
+                for some in values if used else values[:1]:
+                    render_template(source, some)
         except ValueError as error:
             yield place, f"the template does not work: {error}"
             return
@@ -172,7 +174,10 @@ def _turns(grammar: Grammar) -> Iterator[Mistake]:
         yield ("user",), "is null, so the last of turns must be a tool's answer; write one, or a user's turn"
     for index, turn in enumerate(grammar.turns):
         for name in _strange_slots([turn.assistant, turn.tool], grammar):
-            yield ("turns", index), f"<redacted:{name}> names no slot; {_rather(name, names(grammar.slots))}"
+            yield (
+                ("turns", index),
+                f"<redacted:{brief(name)}> names no slot; {_rather(name, names(grammar.slots))}",
+            )
 
 
 def _spoken(speaker: str) -> str:
@@ -191,7 +196,7 @@ def _slots(grammar: Grammar) -> Iterator[Mistake]:
         place: Path = ("slots", name, "after")
         dates = [other for other, kind in grammar.slots.items() if isinstance(kind, Date) and other != name]
         if slot.after not in dates:
-            yield place, f"{slot.after!r} is no other date slot; {_rather(slot.after, dates)}"
+            yield place, f"{shown(slot.after)} is no other date slot; {_rather(slot.after, dates)}"
             continue
         seen: set[str] = {name}
         at: str | None = slot.after
@@ -240,7 +245,7 @@ def _output(
     strange = _strange_slots(output, grammar)
     if strange:
         for name in strange:
-            yield place, f"<redacted:{name}> names no slot; {_rather(name, names(grammar.slots))}"
+            yield place, f"<redacted:{brief(name)}> names no slot; {_rather(name, names(grammar.slots))}"
         return
     if grammar.kind == "tool_call":
         try:
@@ -251,12 +256,12 @@ def _output(
         tools = [tool.name for tool in grammar.tools]
         unknown = [call["name"] for call in calls if call["name"] not in tools]
         if unknown:
-            yield (*place, "name"), f"there is no tool {unknown[0]!r}; {_rather(unknown[0], tools)}"
+            yield (*place, "name"), f"there is no tool {shown(unknown[0])}; {_rather(unknown[0], tools)}"
             return
     try:
         fill_output = output_filler(grammar, output)
-        for seed in range(_FILLINGS):
-            value = fill_output(fill(grammar, seed), random.Random(seed))
+        for seed, slots in enumerate(fillings(grammar, _FILLINGS)):
+            value = fill_output(slots, random.Random(seed))
             if wrong := wrong_with(grammar, value) or _unwritable(grammar, value):
                 yield place, f"does not fit once it is filled: {wrong}"
                 return
@@ -356,7 +361,7 @@ def _rather(name: Any, known: Iterable[str]) -> str:
     choices = sorted(known)
     if len(choices) > _MAX_COMPARED:
         return f"there are {len(choices):,} others; look for the right one"
-    close = difflib.get_close_matches(str(name), choices, 1, 0.6)
+    close = difflib.get_close_matches(str(name)[:MAX_SHOWN], choices, 1, 0.6)
     if close:
-        return f"did you mean {close[0]}?"
-    return f"there are {', '.join(choices)}" if choices else "there are none; define it under slots"
+        return f"did you mean {brief(close[0])}?"
+    return f"there are {', '.join(map(brief, choices))}" if choices else "there are none; define it under slots"

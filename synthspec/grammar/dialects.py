@@ -8,6 +8,7 @@ from urllib.parse import unquote
 
 from synthspec.grammar.keywords import LISTS, MAPS, ONE, TYPES
 from synthspec.grammar.schemas import MAX_PARTS, is_expression, subschemas
+from synthspec.yamlfile import shown
 
 # What languages and other schemas call the types.
 _TYPES = {
@@ -80,14 +81,14 @@ def pointed(document: Any, reference: str, names: dict[str, Any] | None = None) 
     if base:
         if base not in names:
             raise ValueError(
-                f"the keyword $ref: {_short(reference)} leads out of the document; copy what it names into it"
+                f"the keyword $ref: {shown(reference)} leads out of the document; copy what it names into it"
             )
         found = names[base]
         return pointed(found, f"#{fragment}") if fragment else found
     fragment = unquote(fragment)
     if fragment and not fragment.startswith("/"):
         if f"#{fragment}" not in names:
-            raise ValueError(f"the keyword $ref: {_short(reference)} names nothing")
+            raise ValueError(f"the keyword $ref: {shown(reference)} names nothing")
         return names[f"#{fragment}"]
     found = document
     for step in fragment.split("/")[1:]:
@@ -97,7 +98,7 @@ def pointed(document: Any, reference: str, names: dict[str, Any] | None = None) 
         elif isinstance(found, dict) and key in found:
             found = found[key]
         else:
-            raise ValueError(f"the keyword $ref: {_short(reference)} names nothing")
+            raise ValueError(f"the keyword $ref: {shown(reference)} names nothing")
     return found
 
 
@@ -120,10 +121,6 @@ def _id(part: Any) -> str | None:
     if not isinstance(found, str):
         return None
     return found if found.startswith("#") else found.rstrip("#")
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 80 else f"{text[:80]}…")
 
 
 class _Writer:
@@ -203,7 +200,7 @@ class _Writer:
         except ValueError as error:
             raise ValueError(_at(path, str(error))) from None
         if not isinstance(found, dict | bool):
-            raise ValueError(_at(path, f"the keyword $ref: {_short(reference)} names no schema"))
+            raise ValueError(_at(path, f"the keyword $ref: {shown(reference)} names no schema"))
         name = self._names.get(id(found))
         if name is None:
             name = self._free(reference)

@@ -22,16 +22,17 @@ from synthspec.errors import UserError
 from synthspec.grammar.dialects import modern
 from synthspec.grammar.schemas import TELLING, inlined, unenforced
 from synthspec.yamlfile import MAX_BYTES as LARGEST
-from synthspec.yamlfile import MAX_NODES, as_told, plain_loader, read_text
+from synthspec.yamlfile import MAX_NODES, as_told, brief, plain_loader, read_text
 
 MAX_BYTES = 10_000_000  # of a document
 MAX_VALUES = 1_000_000  # of a JSON document
 MAX_YAML_BYTES = 2_000_000  # reading YAML takes twenty times as long as JSON
 MAX_LEVELS = 150  # of nesting
 MAX_TOLD = 20
-MAX_SHOWN = 100  # tools in the grammar itself; more go into a catalogue
+MAX_IN_GRAMMAR = 100  # tools in the grammar itself; more go into a catalogue
 MAX_EXAMPLES = 200
 
+_TOO_LARGE = f"makes a file of over {LARGEST // 1_000_000} MB; give fewer tools, or shorter descriptions"
 _METHODS = ("get", "put", "post", "delete", "patch", "options", "head", "trace", "query")
 _PARAMETERS = ("parameters", "inputSchema", "input_schema", "params")
 _MARK = "<redacted>"
@@ -238,7 +239,7 @@ def _tools(items: list[Any], notes: list[str]) -> Iterator[_Tool]:
             description if isinstance(description, str) else "",
             {"type": "object", "properties": {}} if schema is None else schema,
             schema,
-            f"{place} ({_shown(item['name'])})",
+            f"{place} ({brief(item['name'])})",
         )
 
 
@@ -256,7 +257,7 @@ def _operations(document: Json, notes: list[str]) -> list[_Tool]:
         try:
             item = _followed(document, item)
         except ValueError as error:
-            notes.append(f"paths {_shown(path)} is left out: {error}")
+            notes.append(f"paths {brief(path)} is left out: {error}")
             continue
         for method in _METHODS:
             operation = item.get(method) if isinstance(item, dict) else None
@@ -264,9 +265,9 @@ def _operations(document: Json, notes: list[str]) -> list[_Tool]:
                 continue
             given = operation.get("operationId")
             name = _tool_name(given if isinstance(given, str) and given else f"{method}_{path}", names)
-            place = f"paths {_shown(path)} {method}"
+            place = f"paths {brief(path)} {method}"
             if isinstance(given, str) and given != name:
-                notes.append(f"{place}: the operation {_shown(given)} is called {name}")
+                notes.append(f"{place}: the operation {brief(given)} is called {name}")
             said = [operation.get(key) for key in ("summary", "description")]
             description = "\n\n".join(dict.fromkeys(text.strip() for text in said if isinstance(text, str)))
             try:
@@ -298,7 +299,7 @@ def _arguments(document: Json, item: Json, operation: Json) -> tuple[Json, list[
             continue  # OpenAPI itself ignores these
         key = _free(name, str(where), properties)
         if key != name:
-            notes.append(f"the parameter {_shown(name)} in {where} is called {_shown(key)}")
+            notes.append(f"the parameter {brief(name)} in {where} is called {brief(key)}")
         content = one.get("content")
         schema = one.get("schema", _content(content)) if content else one.get("schema", {})
         if isinstance(schema, dict) and isinstance(one.get("description"), str):
@@ -312,7 +313,7 @@ def _arguments(document: Json, item: Json, operation: Json) -> tuple[Json, list[
         inner = _followed(document, schema)
         if _is_plain_object(inner) and not set(inner["properties"]) & set(properties):
             sent = {key: one for key, one in inner["properties"].items() if not _is_read_only(one)}
-            if unsent := [_shown(key) for key in inner["properties"] if key not in sent]:
+            if unsent := [brief(key) for key in inner["properties"] if key not in sent]:
                 notes.append(f"read-only fields are left out: {', '.join(unsent)}")
             properties |= sent
             if body.get("required") is True:
@@ -393,6 +394,7 @@ def _of_tools(
     examples: list[Any] = []
     names: set[str] = set()
     refused: list[str] = []
+    size = 0
     for tool in tools:
         tick(1)
         if tool.name in names:
@@ -406,6 +408,9 @@ def _of_tools(
         except TypeError:
             refused.append(f"{tool.place}: its schema has a keyword with a value of the wrong type")
             continue
+        size += len(json.dumps(made, ensure_ascii=False, separators=(",", ":")).encode())
+        if size > LARGEST:
+            raise ValueError(_TOO_LARGE)
         names.add(tool.name)
         kept.append(made)
         examples.append(example)
@@ -414,7 +419,7 @@ def _of_tools(
         told = refused or notes
         raise ValueError("\n".join(told[:MAX_TOLD]) or "holds no tool; give a document with at least one")
     notes += [f"{line} (left out)" for line in refused]
-    many = len(kept) > MAX_SHOWN
+    many = len(kept) > MAX_IN_GRAMMAR
     holds = {"catalogue": {"file": f"tools/{name}.yaml"}} if many else {"tools": kept}
     grammar = _grammar(
         name, "tool_call", wire_format, "Answer the request with a call of one of your tools.", **holds
@@ -542,13 +547,7 @@ def _grammar(name: str, kind: str, wire_format: str, system: str, **holds: Any) 
 def _title(document: Json, origin: str) -> str:
     info = document.get("info")
     title = info.get("title") if isinstance(info, dict) else None
-    return f"{origin} ({_shown(title)})" if isinstance(title, str) and title.strip() else origin
-
-
-def _shown(text: str) -> str:
-    """A text of the document in a message or comment: on one line, and not at length."""
-    line = " ".join("".join(one if one.isprintable() else " " for one in text).split())
-    return line if len(line) <= 60 else f"{line[:60]}…"
+    return f"{origin} ({brief(title)})" if isinstance(title, str) and title.strip() else origin
 
 
 def _slug(name: str) -> str:
@@ -604,12 +603,9 @@ def as_files(imported: Imported) -> dict[str, str]:
     files = {f"{imported.grammar['name']}.yaml": "\n".join([*head, _dumped(imported.grammar)])}
     if imported.tools is not None:
         files[imported.grammar["catalogue"]["file"]] = _dumped({"tools": imported.tools})
-    for name, text in files.items():
+    for text in files.values():
         if len(text.encode()) > LARGEST:
-            raise ValueError(
-                f"makes a {name} of over {LARGEST // 1_000_000} MB; give a document of fewer tools, or with "
-                "shorter descriptions"
-            )
+            raise ValueError(_TOO_LARGE)
     return files
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import InitErrorDetails
+from pydantic import ConfigDict, Field, model_validator
 
 from synthspec.errors import UserError
 from synthspec.files import content_id
@@ -23,7 +22,17 @@ from synthspec.grammar.shape import Shape
 from synthspec.grammar.slots import Slot
 from synthspec.grammar.written import Written
 from synthspec.spec import Name, Part
-from synthspec.yamlfile import MAX_BYTES, MAX_TOLD, as_told, check_inside, load_yaml, parse_yaml, read_text
+from synthspec.yamlfile import (
+    MAX_BYTES,
+    MAX_TOLD,
+    check_inside,
+    lines_of,
+    load_yaml,
+    parse_yaml,
+    placed,
+    read_text,
+    refusal,
+)
 
 SlotName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 ToolName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_./:-]*$", max_length=128)]
@@ -155,12 +164,8 @@ class Grammar(Part):
             told = [((), "is nested too deeply")]
         if self.tools and self.catalogue is not None:
             told = [(("tools",), "stand beside a catalogue; keep one of them")]
-        found = [
-            InitErrorDetails(type="value_error", loc=place, input=None, ctx={"error": ValueError(sentence)})
-            for place, sentence in told
-        ]
-        if found:
-            raise ValidationError.from_exception_data("Grammar", found)
+        if refused := refusal("Grammar", told):
+            raise refused
         return self
 
     def with_tools(self, tools: list[Tool]) -> Grammar:
@@ -256,8 +261,15 @@ def load_grammar(path: Path, root: Path, catalogue: Path | None = None) -> Gramm
         raise UserError(f"{path}: catalogue.file: {error}") from None
     whole = grammar.with_tools(tools)
     if found := mistakes(whole):
-        lines = [f"{path}, with {grammar.catalogue.file}: {as_told(place)}: {what}" for place, what in found]
-        raise UserError("\n".join(lines[:MAX_TOLD]))
+        own, tools_own = lines_of(read_text(path, MAX_BYTES)), lines_of(text)
+        raise UserError(
+            "\n".join(
+                f"{file}:{placed(place, tools_own)}: {what}"
+                if place[:1] == ("tools",)
+                else f"{path}:{placed(place, own)}: {what}"
+                for place, what in found[:MAX_TOLD]
+            )
+        )
     if len(_WITH_TOOLS) >= 8:
         _WITH_TOOLS.clear()
     _WITH_TOOLS[grammar.fingerprint, text] = whole

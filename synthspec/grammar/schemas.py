@@ -204,7 +204,14 @@ def schema_mistakes(schema: dict[str, Any]) -> list[tuple[Path, str]]:
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError) as error:
         keyword = [key for key in getattr(error, "instance_path", ()) if key in KEYWORDS][-1:]
         said = getattr(error, "message", None) or str(error)
-        return [((), f"{''.join(f'the keyword {key}: ' for key in keyword)}{said[:300]}")]
+        return [
+            (
+                (),
+                f"{''.join(f'the keyword {key}: ' for key in keyword)}{said[:300]}".replace(
+                    'is not a "regex"', "is no regular expression"
+                ),
+            )
+        ]
     except ValueError:
         return [((), "is nested too deeply")]
     return []
@@ -247,7 +254,9 @@ def inlined(schema: Mapping[str, Any]) -> dict[str, Any]:
         if reference is None:
             return result
         if reference in above:
-            raise ValueError(f"contains itself without end through $ref {shown(reference)}")
+            raise ValueError(
+                f"contains itself through $ref {shown(reference)}; write out as many levels as there are"
+            )
         named = written(target(schema, reference), (*above, reference))
         if not isinstance(named, dict):  # true or false
             named = {} if named else {"not": {}}

@@ -16,7 +16,7 @@ Place = tuple[str, ...]  # names of properties; `[]` steps into an array's items
 
 MAX_CALLS = 16
 
-_Weights = dict[Annotated[int, Field(ge=0, le=MAX_CALLS)], Annotated[float, Field(ge=0, allow_inf_nan=False)]]
+_Weights = dict[Annotated[int, Field(ge=0, le=MAX_CALLS)], Annotated[float, Field(ge=0, le=1e9)]]
 
 
 def _in_order(bounds: tuple[int, int]) -> tuple[int, int]:

@@ -6,14 +6,15 @@ import datetime
 import math
 import random
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from synthspec.files import content_id
 from synthspec.spec import Part
+from synthspec.yamlfile import shown
 
 if TYPE_CHECKING:
     from faker import Faker
@@ -63,8 +64,16 @@ class Faked(Part):
         return self
 
 
+def _written_out(value: Any) -> Any:
+    """Pydantic would take a number for the seconds since 1970."""
+    if isinstance(value, int | float):
+        raise ValueError(f"{shown(value)} is no date; write one such as 2024-01-31")
+    return value
+
+
 # What strftime writes alike everywhere; a slot has days and no hours.
 _DATE_PARTS = frozenset("aAwdbBmyYjUWGuV%")
+_Day = Annotated[datetime.date, BeforeValidator(_written_out)]
 _Days = Annotated[int, Field(ge=0, le=36_500)]
 
 
@@ -74,8 +83,8 @@ class Date(Part):
     type: Literal["date"]
     format: str = Field("%Y-%m-%d", min_length=1, description="as Python's strftime takes it")
     # The range is fixed, because a slot filled again on another day must have the same value.
-    from_: datetime.date = Field(datetime.date(2024, 1, 1), alias="from", description="first day")
-    to: datetime.date = Field(datetime.date(2026, 12, 31), description="last day")
+    from_: _Day = Field(datetime.date(2024, 1, 1), alias="from", description="first day")
+    to: _Day = Field(datetime.date(2026, 12, 31), description="last day")
     after: str | None = Field(
         None, description="a date slot that this one lies behind; from and to do not count"
     )
@@ -180,7 +189,7 @@ class Choice(Part):
     type: Literal["choice"]
     values: (
         Annotated[list[str | int | float | bool], Field(min_length=1)]
-        | Annotated[dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]], Field(min_length=1)]
+        | Annotated[dict[str, Annotated[float, Field(ge=0, le=1e9)]], Field(min_length=1)]
     ) = Field(description="a list of values, or a mapping of each value to its weight")
 
     @model_validator(mode="after")
@@ -214,6 +223,13 @@ class Asked(Part):
     values: int = Field(32, ge=1, le=1000, description="how often it is asked; answers that repeat count once")
     max_new_tokens: int = Field(48, ge=4, le=1024, description="the most tokens of an answer")
     temperature: float = Field(0.8, gt=0, le=2, description="of sampling; more makes answers less alike")
+
+    @field_validator("ask")
+    @classmethod
+    def _plain(cls, ask: str) -> str:
+        if found := re.search(r"\{\{|\{%|<redacted", ask):
+            raise ValueError(f"is asked as it stands, and {found[0]} would mean nothing; write it out")
+        return ask
 
 
 class Record(Part):
@@ -278,6 +294,20 @@ def fill(grammar: Grammar, seed: int, values: Mapping[str, Sequence[str]] | None
         own = _own(seed, name)
         found[name] = random.Random(own).choice(texts) if texts else value(slot, own, grammar.slots, seed)
     return found
+
+
+def fillings(grammar: Grammar, seeds: int) -> Iterator[dict[str, Any]]:
+    """Values of the slots for some seeds, then with every number at its least, then at its greatest."""
+    for seed in range(seeds):
+        yield fill(grammar, seed)
+    for edge in ("min", "max"):
+        numbers = {
+            name: getattr(slot, edge)
+            for name, slot in grammar.slots.items()
+            if isinstance(slot, Integer | Number)
+        }
+        if numbers:
+            yield fill(grammar, 0) | numbers
 
 
 def value(slot: Slot, own: int, slots: Mapping[str, Slot] | None = None, seed: int = 0) -> Any:

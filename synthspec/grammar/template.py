@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from jinja2 import StrictUndefined, Template, TemplateError, meta, nodes
+from jinja2 import StrictUndefined, Template, TemplateError, TemplateSyntaxError, meta, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from synthspec.yamlfile import MAX_SHOWN
+from synthspec.yamlfile import shown
 
 MAX_RANGE = 100  # items of a range
 MAX_LOOPS = 2  # inside each other
@@ -43,7 +43,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         try:
             return obj[argument]
         except (LookupError, TypeError, AttributeError):
-            return self.undefined(f"there is no {str(argument)[:MAX_SHOWN]!r} in it", obj=obj, name=argument)
+            return self.undefined(f"there is no {shown(argument)} in it", obj=obj, name=argument)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """Arithmetic of small numbers only: a text times a million is a text of a million."""
@@ -61,9 +61,11 @@ def _range(*bounds: int) -> range:
     return found
 
 
-def _as_json(value: Any) -> str:
-    """A value as JSON on one line."""
-    return json.dumps(value, ensure_ascii=False)
+def _as_json(value: Any, indent: int | None = None) -> str:
+    """A value as JSON: on one line, or with so many spaces a level."""
+    if indent is not None and indent not in range(9):
+        raise ValueError("tojson indents by 8 spaces at most")
+    return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
 _ENVIRONMENT = _Environment(
@@ -81,6 +83,7 @@ _FAILURES = (
     ValueError,
     MemoryError,
     RecursionError,
+    SyntaxError,
 )
 
 
@@ -97,7 +100,7 @@ def variables(source: str) -> set[str]:
         if _loops(tree) > MAX_LOOPS:
             raise SecurityError(f"loops stand at most {MAX_LOOPS} deep")
         return meta.find_undeclared_variables(tree) - set(_ENVIRONMENT.globals)
-    except (TemplateError, RecursionError) as error:
+    except _FAILURES as error:
         raise ValueError(_told(error)) from None
 
 
@@ -145,6 +148,13 @@ def _compiled(source: str) -> Template:
 
 
 def _told(error: Exception) -> str:
-    line = getattr(error, "lineno", None)
-    text = str(error).strip() or type(error).__name__
-    return f"{text} (line {line} of the template)" if line else text
+    if isinstance(error, RecursionError | SyntaxError | MemoryError):
+        return "it is nested too deeply; write it plainer"
+    if isinstance(error, TemplateSyntaxError):
+        known = (
+            f"; there are {', '.join(sorted(_ENVIRONMENT.filters))}" if "filter" in str(error.message) else ""
+        )
+        return f"{str(error.message or '').rstrip('.')} (line {error.lineno} of the template){known}"
+    if "digits" in str(error):  # Python turns only so many into a number
+        return "it holds a number of thousands of digits; write a shorter one"
+    return str(error).partition("\n")[0].strip() or type(error).__name__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ from synthspec.grammar.redacted import MARK
 
 MAX_VALUE = 200  # characters of a value, all on one line
 MAX_MARKS = 100  # of a template
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 Range = tuple[int, int]
 
@@ -70,8 +73,11 @@ def mistakes(templates: Sequence[str]) -> Iterator[tuple[tuple[str | int, ...], 
             yield (index,), "has two marks side by side; write one, or what stands between them"
         elif "\r" in template:
             yield (index,), r"has a carriage return; end its lines with \n alone"
-        elif "\0" in template:
-            yield (index,), "has a NUL character, which engines cannot be held to; remove it"
+        elif found := _CONTROL.search(template):
+            yield (
+                (index,),
+                f"has the control character {found[0]!r}, which engines cannot be held to; remove it",
+            )
 
 
 def _words(template: str) -> list[str]:

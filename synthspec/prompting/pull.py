@@ -12,7 +12,7 @@ from typing import Any
 
 import datasets
 
-from synthspec.errors import UserError
+from synthspec.errors import UserError, first_line
 from synthspec.files import content_id, file_digest
 from synthspec.spec import PromptSource
 from synthspec.yamlfile import check_inside
@@ -116,7 +116,7 @@ def _from_hub(source: PromptSource) -> Iterator[Any]:
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         raise UserError(
             f"source '{source.name}': the dataset {source.dataset} at revision {source.revision} cannot be "
-            f"read ({_first_line(error)}); check its name, config and split, and the network"
+            f"read ({first_line(error)}); check its name, config and split, and the network"
         ) from None
     yield from table
 
@@ -135,7 +135,7 @@ def _from_file(source: PromptSource, path: Path) -> Iterator[Any]:
         except (ValueError, RecursionError) as error:
             raise UserError(
                 f"source '{source.name}': {path.name} line {number} is not JSON "
-                f"({_first_line(error)}); write one JSON object a line"
+                f"({first_line(error)}); write one JSON object a line"
             ) from None
 
 
@@ -148,7 +148,7 @@ def _load(kind: str, source: PromptSource, path: Path) -> Iterator[dict[str, Any
             yield from (dict(zip(batch, row, strict=True)) for row in zip(*batch.values(), strict=True))
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         raise UserError(
-            f"source '{source.name}': {path} cannot be read as {kind} ({_first_line(error)})"
+            f"source '{source.name}': {path} cannot be read as {kind} ({first_line(error)})"
         ) from None
 
 
@@ -216,7 +216,3 @@ def _is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]

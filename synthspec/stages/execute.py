@@ -16,6 +16,7 @@ from synthspec.ledger import Counts
 from synthspec.run import Run, StageRecord
 from synthspec.stages import facts, table
 from synthspec.stages.table import MEASURED, NAMES, Settings, Stage, stage_named
+from synthspec.yamlfile import brief
 
 
 def execute(run: Run, name: str) -> Counts:
@@ -256,8 +257,7 @@ def _flat(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 def _short(values: dict[str, Any], key: str) -> str:
     if key not in values:
         return "not given"
-    text = canonical(values[key])
-    return text if len(text) <= 60 else f"{text[:60]}…"
+    return brief(canonical(values[key]))
 
 
 def _as_json(settings: Settings) -> Settings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import metadata
@@ -11,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from synthspec import spec
-from synthspec.errors import UserError
+from synthspec.errors import UserError, first_line
 from synthspec.files import canonical, is_folder
 from synthspec.targets import smollm2
+from synthspec.yamlfile import shown
 
 # A weights file is known by so many samples of its bytes, evenly spaced.
 SAMPLES, SAMPLE_BYTES = 512, 1 << 14
@@ -59,7 +61,7 @@ def find(target: spec.Target) -> Place:
         )
     if not target.revision:
         raise UserError(
-            f"target.revision: the hub id {target.model} needs one; give the commit that production serves"
+            f"target.revision: the hub id {target.model} needs a commit; give the one that production serves"
         )
     return Place(target.model, target.model, target.revision)
 
@@ -77,8 +79,8 @@ def load_tokenizer(target: spec.Target) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(place.path, revision=target.revision, trust_remote_code=False)
     except Exception as error:  # a damaged file fails in a hundred ways
         raise UserError(
-            f"target.model: no tokenizer can be loaded from {place.path} ({_brief(error)}): give the folder or "
-            "hub id of a model with a tokenizer.json, whose code is transformers' own"
+            f"target.model: no tokenizer can be loaded from {place.path} ({first_line(error)}): give the "
+            "folder or hub id of a model with a tokenizer.json, whose code is transformers' own"
         ) from None
     if not tokenizer.chat_template:
         raise UserError(
@@ -94,7 +96,12 @@ def tokenizer_named(model: str) -> Any:
         UserError: as `load_tokenizer`.
     """
     name, _, revision = model.partition("@")
-    return load_tokenizer(spec.Target(model=name, revision=revision or None))
+    if not name or (name == "smollm2" and revision):
+        raise UserError(f"--target: {shown(model)} is no model; write smollm2, a folder, or owner/name@commit")
+    try:
+        return load_tokenizer(spec.Target(model=name, revision=revision or None))
+    except UserError as error:
+        raise UserError(re.sub(r"^target\.(model|revision)", "--target", str(error))) from None
 
 
 def describe_target(target: spec.Target) -> dict[str, Any]:
@@ -123,7 +130,9 @@ def describe_target(target: spec.Target) -> dict[str, Any]:
             "hidden_size": text.hidden_size,
         }
     except Exception as error:  # a config that makes no sense fails in a hundred ways
-        raise UserError(f"target.model: {place.path} is no causal language model ({_brief(error)})") from None
+        raise UserError(
+            f"target.model: {place.path} is no causal language model ({first_line(error)})"
+        ) from None
     tokenizer = load_tokenizer(target)
     parameters = sum(parameter.numel() for parameter in shapes.parameters())
     dtype = choose_dtype(target)
@@ -249,7 +258,7 @@ class LoadedTarget:
                     raise ValueError(f"{problem.replace('_', ' ')}: {len(told[problem])}")
         except (OSError, ValueError, RuntimeError, SafetensorError) as error:
             raise UserError(
-                f"target.model: the weights of {self.place.name} cannot be loaded ({_brief(error)}): they "
+                f"target.model: the weights of {self.place.name} cannot be loaded ({first_line(error)}): they "
                 "are cut short, or are not those of its config.json; copy the model again"
             ) from None
         return CausalModel(weights.to(choose_device(self.settings)))
@@ -286,7 +295,3 @@ def _weights_digest(place: Place) -> str | None:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _brief(error: Exception) -> str:
-    return str(error).splitlines()[0][:160] if str(error) else type(error).__name__

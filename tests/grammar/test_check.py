@@ -93,7 +93,7 @@ CASES = {
     ),
     "endless schema": (
         {"tools": schema_of({"$ref": "#"})},
-        "tools[0].parameters: contains itself without end through $ref '#'",
+        "tools[0].parameters: contains itself through $ref '#'; write out as many levels",
     ),
     "no object": (
         {"tools": [{**TOOL, "parameters": {"type": "string"}}]},
@@ -160,7 +160,7 @@ CASES = {
     ),
     "JSON with a wide margin": (
         {"system": "{{ [[1]]|tojson(indent=900000000) }}"},
-        "system: the template does not work",
+        "system: the template does not work: tojson indents by 8 spaces at most",
     ),
     "the same with a sum": (
         {"system": "{% set a = 'aa' + 'aa' %}{{ a }}"},

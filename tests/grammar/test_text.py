@@ -119,7 +119,8 @@ def test_filled_templates_follow_themselves(name):
         ("", "is empty"),
         ("<redacted><redacted:a>", "has two marks side by side"),
         ("a\r\n", "has a carriage return"),
-        ("a\0", "has a NUL character"),
+        ("a\0", "has the control character '\\x00'"),
+        ("a\x1b", "has the control character '\\x1b'"),
     ],
 )
 def test_mistakes_in_a_template_are_told(template, sentence):

@@ -87,7 +87,7 @@ def test_a_device_that_is_not_there_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("model", "words"), [("./none", "there is no folder"), ("a/b", "needs one; give the commit")]
+    ("model", "words"), [("./none", "there is no folder"), ("a/b", "needs a commit; give the one")]
 )
 def test_a_model_that_cannot_be_found_is_told_in_words(model, words):
     with pytest.raises(UserError, match=words):

@@ -43,6 +43,10 @@ def decode(text: str, start: int) -> tuple[Any, int]:
         raise ValueError(f"no JSON from character {error.pos}: {error.msg}") from None
     except RecursionError:
         raise ValueError("the JSON is nested too deeply") from None
+    except ValueError as error:
+        if "digits" in str(error):  # Python turns only so many into a number
+            raise ValueError("the JSON holds a number of thousands of digits") from None
+        raise
 
 
 def scan(text: str, start: int, skip: frozenset[str] = frozenset()) -> list[tuple[int, int]]:
