@@ -15,7 +15,7 @@ from typing import Any
 from synthspec import progress
 from synthspec.errors import UserError
 from synthspec.grammar.examples import parts
-from synthspec.grammar.slots import asked_slots
+from synthspec.grammar.slots import Asked, asked_slots
 from synthspec.ledger import tallied
 from synthspec.run import Run, open_run
 from synthspec.stages import facts
@@ -96,9 +96,7 @@ def make_plan(path: Path, runs: Path | None = None) -> Plan:
     by_tool = tallied((row["grammar"], row.get("tool")) for row in requests)
     by_purpose = Counter(row["purpose"] for row in requests)
     done = [name for name in NAMES if is_done(run, name)]
-    sizes = _sizes(run, requests)
-    for _, _, slot in asked_slots(grammars):
-        sizes["completion"] += slot.values * slot.max_new_tokens
+    sizes = _sizes(run, requests, asked_slots(grammars))
     with progress.bar("measuring this machine", None, ""):
         minutes = _minutes(run, target, drafter, sizes, _products_per_second(target["device"], target["dtype"]))
     disk = _disk(run, drafter, sizes)
@@ -271,8 +269,12 @@ def _tools_travel(grammars: list[Any], tokenizer: Any) -> str:
     return "the target's chat template ignores tools, so the system prompt lists them"
 
 
-def _sizes(run: Run, requests: list[Row]) -> dict[str, int]:
-    """Tokens of prompts and completions, of those measured, trained on, and decoded on the way."""
+def _sizes(run: Run, requests: list[Row], asked: list[tuple[Any, str, Asked]]) -> dict[str, int]:
+    """Tokens of prompts and completions, of those measured, trained on, and decoded on the way.
+
+    Args:
+        asked: the slots that the target fills before it answers.
+    """
     from synthspec.acceptance.measure import TOKENS_ON_THE_WAY
     from synthspec.samples.assemble import DEV_OF_GRAMMAR, DEV_OF_REPLAY
 
@@ -292,23 +294,27 @@ def _sizes(run: Run, requests: list[Row]) -> dict[str, int]:
         if not held and dev[row["grammar"]] < (DEV_OF_GRAMMAR if row["grammar"] else DEV_OF_REPLAY):
             dev[row["grammar"]] += 1
             sizes["dev"] += min(answer, TOKENS_ON_THE_WAY)
+    sizes["completion"] += sum(slot.values * slot.max_new_tokens for _, _, slot in asked)
     return sizes
 
 
 def _products_per_second(device: str, dtype: str) -> float:
-    """Floating-point operations a second of a plain matrix product here; takes 0.3 s."""
+    """Floating-point operations a second of a plain matrix product here, in the best of some bursts."""
     import torch
 
     kind = getattr(torch, dtype)
     left, right = torch.randn(512, 576).to(device, kind), torch.randn(576, 1536).to(device, kind)
     left @ right
-    done, begun = 0, time.perf_counter()
-    while time.perf_counter() - begun < 0.3:
-        left @ right
-        done += 1
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return 2 * 512 * 576 * 1536 * done / (time.perf_counter() - begun)
+    rates = []
+    for _ in range(5):
+        done, begun = 0, time.perf_counter()
+        while time.perf_counter() - begun < 0.1:
+            left @ right
+            done += 1
+        if device == "cuda":
+            torch.cuda.synchronize()
+        rates.append(done / (time.perf_counter() - begun))
+    return 2 * 512 * 576 * 1536 * max(rates)
 
 
 def _minutes(run: Run, target: Row, drafter: Any, sizes: dict[str, int], speed: float) -> dict[str, float]:
@@ -383,7 +389,7 @@ def table(plan: Plan) -> Any:
     if plan.minutes:
         total = sum(plan.minutes.values())
         parts = ", ".join(f"{name} {value:.1f}" for name, value in plan.minutes.items())
-        lines.add_row("minutes", f"about {total:.0f} on this machine as busy as it is now ({parts})")
+        lines.add_row("minutes", f"about {total:.0f} on this machine ({parts})")
     lines.add_row("done", ", ".join(plan.done) or "nothing yet")
     sources = Table("prompts", "from", "licence", box=None, header_style="bold", pad_edge=False)
     sources.add_column("prompts", justify="right")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from synthspec import progress
+from synthspec.errors import printable
 from synthspec.run import open_run
 from synthspec.stages import facts
 
@@ -18,10 +19,10 @@ def make_preview(path: Path, n: int) -> list[Row]:
     """Take `n` requests of each grammar from the prompt to the checked completion.
 
     Returns:
-        One object a request: `grammar`, `prompt`, `source`, `licence`, `messages`, `conversation` (the text
-        that the target reads), `slots`, `completion`
-        (text), `state`, `reason` (why it is not kept, else empty), `finish_reason`, `tokens` and `spans`,
-        a list of `kind` and `text`.
+        One object a request: `grammar`, `tool` (that the prompt is nearest to), `prompt`, `source`, `licence`,
+        `messages`, `conversation` (the text that the target reads), `slots`, `completion` (text), `state`,
+        `reason` (why it is not kept, else empty), `finish_reason`, `tokens` and `spans`, a list of `kind` and
+        `text`.
 
     Raises:
         UserError: the spec, a grammar, a source or the target is not as it must be.
@@ -49,6 +50,7 @@ def make_preview(path: Path, n: int) -> list[Row]:
         chosen = [
             row for _, rows in groupby(sorted(matches, key=_by_grammar), _by_grammar) for row in list(rows)[:n]
         ]
+    tools = {row["id"]: row["tool"] for row in chosen}
     tokenizer = facts.tokenizer_of(run)
     target = facts.loaded_target(run)
     with progress.bar("fill slots", None, "values") as tick:
@@ -68,6 +70,7 @@ def make_preview(path: Path, n: int) -> list[Row]:
         shown.append(
             {
                 "grammar": request["grammar"],
+                "tool": tools[request["match_id"]],
                 "prompt": prompt["text"],
                 "source": prompt["source"],
                 "licence": prompt["licence"],
@@ -101,14 +104,22 @@ def page(requests: list[Row]) -> Any:
     from synthspec.grammar_pages import coloured, legend
 
     told = legend().append(
-        "\nA wrong value is expected, since only structure is learned; a wrong structure is dropped."
+        "\nA wrong value, or a call of another tool than the prompt is near to, is expected, since only "
+        "structure is learned; a wrong structure is dropped."
     )
     parts: list[Any] = [told]
     for number, request in enumerate(requests, start=1):
-        parts.append(Rule(f"{number}. {request['grammar']}, prompt from {request['source']}", align="left"))
-        parts.append(Text(request["conversation"]))
+        near = f" near {request['tool']}" if request["tool"] else ""
+        parts.append(
+            Rule(f"{number}. {request['grammar']}, prompt{near} from {request['source']}", align="left")
+        )
+        parts.append(Text(printable(request["conversation"])))
         why = f", because {request['reason']}" if request["reason"] else ""
         parts.append(Text(f"the target, {request['tokens']} tokens, {request['state']}{why}:", style="bold"))
-        answer = coloured(request["spans"]) if request["spans"] else Text(request["completion"], style="red")
+        answer = (
+            coloured(request["spans"])
+            if request["spans"]
+            else Text(printable(request["completion"]), style="red")
+        )
         parts += [answer, Text()]
     return Group(*parts)

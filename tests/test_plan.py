@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from synthspec.plan import _disk, _shortfalls, _unshown_tools
+from synthspec.grammar.slots import Asked
+from synthspec.plan import _disk, _shortfalls, _sizes, _unshown_tools
 from synthspec.run import open_run
 
 SPEC = {
@@ -77,3 +78,9 @@ def test_disk_holds_every_checkpoint(run):
     parameters = queries_and_out + keys_and_values + 3 * 10 * 20 + 2 * 10 * 10
     features = 2 * 50 * 2 * 10
     assert _disk(run, drafter, sizes) == features + parameters * (2 * 12 + 8 + 4 * 2)
+
+
+def test_what_the_target_writes_for_slots_counts(run):
+    ask = Asked(type="asked", ask="Name a bird.", values=20, max_new_tokens=12)
+    assert _sizes(run, [], [])["completion"] == 0
+    assert _sizes(run, [], [(None, "bird", ask), (None, "more", ask)])["completion"] == 2 * 20 * 12

@@ -101,11 +101,11 @@ def _difference(measured: dict[str, Any], rules: Gate) -> tuple[bool, str]:
     mean, (low, high) = measured["difference"]["mean"], measured["difference"]["ci95"]
     start = measured["start"]["accept_len"]
     if kind == IN_DOMAIN:
-        limit, rule = rules.in_domain_gain, "in_domain_gain"
+        limit, rule = rules.in_domain_gain, f"in_domain_gain {rules.in_domain_gain:g}"
     elif kind == HELDOUT_GRAMMAR:
-        limit, rule = -rules.heldout_grammar_drop, "heldout_grammar_drop"
+        limit, rule = -rules.heldout_grammar_drop, f"heldout_grammar_drop {rules.heldout_grammar_drop:g}"
     elif kind == OOD:
-        limit, rule = -rules.ood_drop, "ood_drop"
+        limit, rule = -rules.ood_drop, f"ood_drop {rules.ood_drop:g}"
     else:
         raise UserError(
             f"acceptance.json: the set '{name}' has the kind '{kind}', which no rule of the gate covers; "

@@ -49,9 +49,10 @@ class Report:
         target: facts of the target by name; `model` is needed (a hub id, or the name of a folder),
             `revision` is used in the serving command if it is there.
         drafter: facts of the drafter by name, such as layers, block size, taps, start and steps.
-        sources: of prompts: `source`, `dataset`, `revision`, `licence`, `rows`.
-        grammars: `name`, `kind`, `held_out`, `samples` (of a held-out one: in its set), and `tools`, how
-            many of them are near to each.
+        target_path: the folder of the target's weights, where it is no hub id.
+        sources: of prompts: `source`, `dataset`, `revision`, `licence`, `rows`, and `use`, what for.
+        grammars: `name`, `kind`, `samples` (trained on), `measured` (requests of its set), and `tools`, how
+            many of the samples (of a held-out grammar: of the requests) are near to each.
         replay: general samples in the training set.
         exported: whether the run folder has an export.
     """
@@ -62,6 +63,7 @@ class Report:
     ledger: dict[str, Any]
     manifest: dict[str, Any]
     target: dict[str, Any]
+    target_path: str
     drafter: dict[str, Any]
     sources: list[dict[str, Any]]
     grammars: list[dict[str, Any]]
@@ -79,7 +81,7 @@ def render(facts: Report) -> str:
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, auto_reload=False
     )
     environment.filters.update(
-        tau=tau, signed=signed, count=count, words=words, span=span, signed_span=signed_span
+        tau=tau, signed=signed, count=count, words=words, called=called, span=span, signed_span=signed_span
     )
     sets = facts.acceptance["sets"]
     html = environment.from_string(_read("page.html.jinja")).render(
@@ -97,8 +99,8 @@ def render(facts: Report) -> str:
         fingerprints=_fingerprints(facts.manifest),
         target=_pairs(facts.target),
         drafter=_pairs(facts.drafter),
-        serving=_serving(facts.target),
-        served_as_told=_is_hub_id(facts.target),
+        trained_samples=sum(grammar["samples"] for grammar in facts.grammars) + facts.replay,
+        serving=_serving(facts.target, facts.target_path),
     )
     # A lone surrogate in a name has no UTF-8 form; it would make the file unwritable.
     return html.encode("utf-8", "replace").decode("utf-8")
@@ -134,6 +136,11 @@ def words(name: str) -> str:
     return name.replace("_", " ")
 
 
+def called(name: str) -> str:
+    """The name of a set in words: `heldout_prompts` is held-out prompts, `grammar_library` is library."""
+    return KINDS.get(name, words(name.removeprefix("grammar_")))
+
+
 def _read(name: str) -> str:
     return resources.files("synthspec.reporting").joinpath(name).read_text(encoding="utf-8")
 
@@ -165,15 +172,15 @@ def _verdict(facts: Report) -> dict[str, Any]:
 
 
 def _headlines(sets: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One tile a set: the trained grammars first, then what training never saw."""
-    titles = {"heldout_prompts": "Trained grammars", "heldout_grammar": "Held-out grammar", "ood": "Elsewhere"}
+    """One tile a set: prompts of the trained grammars first, then what training never saw."""
+    titles = {"heldout_prompts": "Held-out prompts", "heldout_grammar": "Held-out grammar", "ood": "Elsewhere"}
     shown = []
     for kind, title in titles.items():
         for measured in (one for one in sets if one["kind"] == kind):
             main = kind == "heldout_prompts"
             shown.append(
                 {
-                    "title": title if main else f"{title}: {words(measured['name'].removeprefix('grammar_'))}",
+                    "title": title if main else f"{title}: {called(measured['name'])}",
                     "main": main,
                     "set": measured,
                     "factor": measured["trained"]["accept_len"] / measured["start"]["accept_len"],
@@ -186,7 +193,9 @@ def _set_row(facts: Report, measured: dict[str, Any]) -> dict[str, Any]:
     verdict = facts.acceptance["gate"].get("sets", {}).get(measured["name"])
     return {
         **measured,
-        "kind": KINDS.get(measured["kind"], measured["kind"]),
+        "kind": "of the trained grammars"
+        if measured["name"] == "heldout_prompts"
+        else KINDS.get(measured["kind"], measured["kind"]),
         "verdict": {True: "passed", False: "failed", None: "–"}[verdict],
     }
 
@@ -214,7 +223,7 @@ def _interval(side: dict[str, Any]) -> Interval:
 
 def _set_chart(sets: list[dict[str, Any]]) -> Markup:
     rows = [
-        Pair(words(measured["name"]), _interval(measured["start"]), _interval(measured["trained"]))
+        Pair(called(measured["name"]), _interval(measured["start"]), _interval(measured["trained"]))
         for measured in sets
     ]
     told = "; ".join(f"{row.label} {tau(row.start.value)} to {tau(row.trained.value)}" for row in rows)
@@ -239,7 +248,7 @@ def _position_charts(sets: list[dict[str, Any]]) -> list[tuple[str, Markup]]:
         told = ", ".join(f"{share:.0%}" for share in curves[1])
         chart = line_chart(
             lines,
-            f"{words(measured['name'])}: share of steps that accept the drafts up to each position, "
+            f"{called(measured['name'])}: share of steps that accept the drafts up to each position, "
             f"trained: {told}.",
             x_ticks=ticks,
             y_ticks=[0, 0.25, 0.5, 0.75, 1],
@@ -263,7 +272,7 @@ def _span_charts(sets: list[dict[str, Any]]) -> list[tuple[str, Markup]]:
             told = ", ".join(
                 f"{row.label} {'none' if row.trained is None else format(row.trained, '.0%')}" for row in rows
             )
-            title = f"{words(measured['name'])}: share of draft tokens accepted, trained: {told}."
+            title = f"{called(measured['name'])}: share of draft tokens accepted, trained: {told}."
             charts.append((measured["name"], share_chart(rows, title)))
     return charts
 
@@ -346,16 +355,12 @@ def _pairs(facts: dict[str, Any]) -> list[tuple[str, str]]:
     return shown
 
 
-def _serving(target: dict[str, Any]) -> str:
-    """The command that serves the export; a local target gets a place to fill in."""
-    revision, hub_id = target.get("revision"), _is_hub_id(target)
-    place = target["model"] if hub_id else f"PATH/TO/{target['model']}"
+def _serving(target: dict[str, Any], path: str) -> str:
+    """The command that serves the export."""
+    revision, hub_id = target.get("revision"), "/" in str(target["model"])
+    place = target["model"] if hub_id else path
     lines = [f"python -m sglang.launch_server --model-path {shlex.quote(place)}"]
     if revision and hub_id:
         lines.append(f"--revision {shlex.quote(str(revision))}")
     lines += ["--speculative-algorithm DFLASH", "--speculative-draft-model-path export"]
     return " \\\n  ".join(lines)
-
-
-def _is_hub_id(target: dict[str, Any]) -> bool:
-    return "/" in str(target["model"])

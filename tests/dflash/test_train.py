@@ -1,21 +1,24 @@
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from synthspec.dflash.batches import Document, documents_of_step, draw
+from synthspec.dflash.checkpoint import load, save
 from synthspec.dflash.decode import SpeculativeAsk, decode
 from synthspec.dflash.features import extract
 from synthspec.dflash.loss import decay
-from synthspec.dflash.midtrain import between, read_documents
+from synthspec.dflash.midtrain import between, midtrain, read_documents
 from synthspec.dflash.model import Drafter
 from synthspec.dflash.train import fit
 from synthspec.errors import UserError
+from synthspec.samples.schema import SAMPLES, write_rows
 from synthspec.spec import Train
 from synthspec.targets.generate import Ask, generate
-from tests.dflash.conftest import drafter_config
+from tests.dflash.conftest import MASK, VOCABULARY, drafter_config
 
 
 @pytest.fixture
@@ -150,3 +153,33 @@ def row(**changes):
 def test_sets_that_would_train_nonsense_are_refused(rows, words, tmp_path):
     with pytest.raises(UserError, match=words):
         read_documents(rows, tmp_path / "train.parquet", 9)
+
+
+def test_weights_go_only_so_far_from_the_start_as_the_spec_says(model, drafter, corpus, tmp_path):
+    documents, _ = corpus
+    rows = [
+        {
+            "id": str(number),
+            "input_ids": one.ids.clamp(max=MASK - 1).tolist(),
+            "loss_mask": one.supervised.int().tolist(),
+            "lineage": {"target": "tiny"},
+        }
+        for number, one in enumerate(documents)
+    ]
+    write_rows(tmp_path / "train.parquet", SAMPLES, rows)
+    save(drafter, tmp_path / "start")
+    about = {"hidden_size": 32, "layers": 6, "vocab_size": VOCABULARY}
+    target = SimpleNamespace(model=model, description=about, fingerprint="tiny")
+    ends = {}
+    for share in (1.0, 0.5):
+        settings = Train(
+            start=str(tmp_path / "start"), steps=3, checkpoint_every=3, anchors=4, interpolation=share
+        )
+        midtrain(tmp_path / "train.parquet", target, settings, tmp_path / str(share), seed=0)
+        ends[share] = load(tmp_path / str(share) / "final").state_dict()
+    moved = 0.0
+    for name, start in load(tmp_path / "start").state_dict().items():
+        half = (start + ends[1.0][name]) / 2
+        torch.testing.assert_close(ends[0.5][name], half, rtol=1e-2, atol=1e-4)  # checkpoints are bfloat16
+        moved += float((ends[1.0][name] - start).abs().sum())
+    assert moved > 1

@@ -77,3 +77,11 @@ def test_what_is_wrong_with_a_catalogue_is_told(project):
         UserError, match=r"everything\.yaml:\d+: tools: stand beside a catalogue; keep one of them"
     ):
         project(tools=[tool("find", "bus")])
+
+
+def test_tools_without_a_single_word_are_near_to_nothing_and_drawn_all_the_same(project):
+    letters = [{"name": one, "parameters": {"type": "object", "properties": {}}} for one in "abcdefgh"]
+    shelf = Shelf(project(letters, examples=[{"name": "a", "arguments": {}}]))
+    shown = shelf.shown("c", random.Random(0))
+    assert 5 <= len({tool.name for tool in shown}) == len(shown)
+    assert "c" in {tool.name for tool in shown}

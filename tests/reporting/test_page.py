@@ -16,7 +16,7 @@ import pytest
 
 from synthspec.acceptance.compare import accept_len, bootstrap, paired_bootstrap
 from synthspec.acceptance.gate import decide
-from synthspec.reporting.page import KINDS, Report, render, signed, tau
+from synthspec.reporting.page import Report, called, render, signed, tau
 from synthspec.spec import Gate
 
 HOSTILE = '<script>alert("x")</script>&\'</title><img src=x onerror=alert(1)>'
@@ -146,6 +146,7 @@ def plausible_report(*, chat: float = 0.40, exported: bool = True) -> Report:
             "tokenizer": "sha256:5c0f7d0a9d9f51dcb5dca1bcfa2f4c3d",
             "template": "sha256:e70b1d4c1c65c4bb71be7be1d9c7d1a2",
         },
+        target_path="/models/small",
         drafter={
             "layers": 3,
             "block_size": 8,
@@ -160,6 +161,7 @@ def plausible_report(*, chat: float = 0.40, exported: bool = True) -> Report:
                 "revision": "2026.3.23",
                 "licence": "Apache-2.0",
                 "rows": 1822,
+                "use": "grammars",
             },
             {
                 "source": "chat",
@@ -167,19 +169,20 @@ def plausible_report(*, chat: float = 0.40, exported: bool = True) -> Report:
                 "revision": None,
                 "licence": "CC-BY-4.0",
                 "rows": 679,
+                "use": "measuring general chat",
             },
         ],
         grammars=[
             {
                 "name": "travel_desk",
                 "kind": "tools",
-                "held_out": False,
                 "samples": 131,
+                "measured": 13,
                 "tools": {"find_flights": 90, "book": 41},
             },
-            {"name": "home_control", "kind": "tools", "held_out": False, "samples": 127, "tools": {}},
-            {"name": "invoice", "kind": "schema", "held_out": False, "samples": 118, "tools": {}},
-            {"name": "library", "kind": "tools", "held_out": True, "samples": 40, "tools": {}},
+            {"name": "home_control", "kind": "tools", "samples": 127, "measured": 14, "tools": {}},
+            {"name": "invoice", "kind": "schema", "samples": 118, "measured": 13, "tools": {}},
+            {"name": "library", "kind": "tools", "samples": 0, "measured": 40, "tools": {}},
         ],
         replay=212,
         exported=exported,
@@ -247,8 +250,9 @@ def test_sets_table_holds_every_number(facts: Report, page: str) -> None:
             facts_of_set["trained"],
             facts_of_set["difference"],
         )
-        name = facts_of_set["name"].replace("_", " ")
-        assert row[0] == f"{name} {KINDS[facts_of_set['kind']]}, {facts_of_set['requests']} requests"
+        kinds = {"heldout_prompts": "of the trained grammars", "heldout_grammar": "held-out grammar"}
+        kind = kinds.get(facts_of_set["kind"], "out of distribution")
+        assert row[0] == f"{called(facts_of_set['name'])} {kind}, {facts_of_set['requests']} requests"
         assert row[1] == f"{start['accept_len']:.2f} {start['ci95'][0]:.2f} to {start['ci95'][1]:.2f}"
         assert row[2] == f"{trained['accept_len']:.2f} {trained['ci95'][0]:.2f} to {trained['ci95'][1]:.2f}"
         low, high = difference["ci95"]
@@ -281,21 +285,25 @@ def test_ledger_that_does_not_add_up_is_said(facts: Report) -> None:
 
 
 def test_lineage_is_shown(facts: Report, page: str) -> None:
-    assert rows_of(page, "sources-caption")[0] == ["bfcl", "bfcl-eval", "2026.3.23", "Apache-2.0", "1,822"]
-    assert rows_of(page, "grammars-caption")[3] == [
-        "library",
-        "tools",
-        "held out whole, only measured",
-        "40",
+    assert rows_of(page, "sources-caption")[0] == [
+        "bfcl",
+        "grammars",
+        "bfcl-eval",
+        "2026.3.23",
+        "Apache-2.0",
+        "1,822",
     ]
+    assert rows_of(page, "grammars-caption")[1] == ["home_control", "tools", "127", "22%", "14"]
+    assert rows_of(page, "grammars-caption")[3] == ["library", "tools", "0", "–", "40"]
     assert rows_of(page, "grammars-caption")[0][0].endswith("find_flights 90, book 41")
-    assert rows_of(page, "grammars-caption")[-1][0] == "replay"
-    assert rows_of(page, "grammars-caption")[-1][3] == "212"
+    assert rows_of(page, "grammars-caption")[-2][0].startswith("replay")
+    assert rows_of(page, "grammars-caption")[-2][2:] == ["212", "36%", "–"]
+    assert rows_of(page, "grammars-caption")[-1] == ["all", "–", "588", "100%", "80"]
     text = text_of(page)
     for fact in ("12fd25f77366fa6b3b4b768ec3050bf629380bac", "2, 9, 15, 21, 27", "07c1f5d2aa90be36"):
         assert fact in text
     for row in rows_of(page, "grammar-caption"):
-        where = next(s for s in facts.acceptance["sets"] if s["name"].replace("_", " ") == row[1])
+        where = next(s for s in facts.acceptance["sets"] if called(s["name"]) == row[1])
         assert row[3] == tau(where["trained"]["by_grammar"][row[0].replace(" ", "_")])
 
 
@@ -368,6 +376,7 @@ def test_hostile_facts_stay_text(facts: Report) -> None:
             ledger={"stages": {HOSTILE: {"unit": HOSTILE, "requested": 3, "kept": 1, "dropped": {HOSTILE: 2}}}},
             manifest={"stages": {HOSTILE: HOSTILE}},
             target={"model": HOSTILE, HOSTILE: {HOSTILE: HOSTILE}},
+            target_path=HOSTILE,
             drafter={HOSTILE: [HOSTILE]},
             sources=hostile(facts.sources),
             grammars=[
@@ -394,9 +403,8 @@ def test_serving_command_quotes_the_model(facts: Report) -> None:
     assert "--speculative-algorithm DFLASH" in command
     assert "--speculative-draft-model-path export" in command
     local = text_of(render(replace(facts, target={"model": "SmolLM2", "revision": "abc"})))
-    assert "--model-path PATH/TO/SmolLM2 " in local
+    assert "--model-path /models/small " in local
     assert "--revision" not in local
-    assert "after putting in where" in local
     assert "no export to serve" in text_of(render(replace(facts, exported=False)))
 
 
