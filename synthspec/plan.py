@@ -321,7 +321,7 @@ def _minutes(run: Run, target: Row, drafter: Any, sizes: dict[str, int], speed: 
     """Minutes of the three long stages, from parameters × tokens."""
     a_token = 2 * target["parameters"]
     minutes: dict[str, float] = {}
-    if run.spec.target.kind == "transformers":
+    if run.spec.worker.kind == "transformers":
         seconds = sizes["prompt"] * a_token / (speed * PREFILL) + sizes["completion"] * a_token / (
             speed * DECODE
         )

@@ -31,8 +31,8 @@ def make_preview(path: Path, n: int) -> list[Row]:
     from synthspec.prompting.match import match
     from synthspec.prompting.pull import pull
     from synthspec.prompting.render import render
-    from synthspec.targets.answer import ask
-    from synthspec.targets.asked import by_slot, write_values
+    from synthspec.targets.answer import asking
+    from synthspec.targets.asked import by_slot, longest_value, write_values
 
     run = open_run(path)
     spec = run.spec
@@ -53,18 +53,24 @@ def make_preview(path: Path, n: int) -> list[Row]:
     tools = {row["id"]: row["tool"] for row in chosen}
     tokenizer = facts.tokenizer_of(run)
     target = facts.loaded_target(run)
-    with progress.bar("fill slots", None, "values") as tick:
-        values = by_slot(write_values([*grammars.values()], target, spec.seed, most=max(n, 8), tick=tick))
-    requests, states = render(
-        chosen, list(prompts.values()), list(grammars.values()), tokenizer, spec, slot_values=values
-    )
+    every, key = [*grammars.values()], facts.worker_key(run)
+    with (
+        progress.bar("fill slots", None, "values") as tick,
+        asking(target, spec.worker, longest_value(every), key) as ask,
+    ):
+        values = by_slot(write_values(every, target, ask, spec.seed, most=max(n, 8), tick=tick))
+    requests, states = render(chosen, [*prompts.values()], every, tokenizer, spec, slot_values=values)
     if unfit := states.count("invalid"):
         progress.say(f"{unfit} of {len(states)} prompts make no conversation: too long, or with control tokens")
     shown: list[Row] = []
     with progress.bar("the target answers", len(requests), "requests") as tick:
         # All grammars together: a step takes hardly longer for many rows than for one.
-        answers = ask(requests, target, tick)
-    for request, (ids, finish_reason) in zip(requests, answers, strict=True):
+        longest = max((len(row["prompt_ids"]) + row["max_new_tokens"] for row in requests), default=0)
+        free = {"constraint": None} if spec.generate.decode == "free" else {}
+        with asking(target, spec.worker, longest, key) as ask:
+            answers = ask([{**row, **free} for row in requests], tick)
+    for request, answered in zip(requests, answers, strict=True):
+        ids, finish_reason = (answered.ids, answered.finish_reason) if answered else ([], "no answer")
         verdict = judge(request, ids, finish_reason, grammars[request["grammar"]], tokenizer)
         prompt = prompts[request["prompt_id"]]
         shown.append(

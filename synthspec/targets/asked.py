@@ -12,7 +12,7 @@ from synthspec.files import content_id
 from synthspec.grammar.model import Grammar
 from synthspec.grammar.slots import asked_slots
 from synthspec.prompting.render import encode
-from synthspec.targets.answer import ask
+from synthspec.targets.answer import Asker
 from synthspec.targets.load import LoadedTarget
 
 Row = dict[str, Any]
@@ -23,6 +23,7 @@ _SENTENCES = re.compile(r".*(?:[.!?…](?=\s|$)|[。！？])", re.DOTALL)
 def write_values(
     grammars: Sequence[Grammar],
     target: LoadedTarget,
+    ask: Asker,
     seed: int,
     most: int | None = None,
     tick: Callable[[int], None] = lambda n: None,
@@ -33,6 +34,7 @@ def write_values(
     same values.
 
     Args:
+        ask: who answers as the target.
         seed: the spec's.
         most: values of a slot, at most.
         tick: called with the number of values written.
@@ -47,6 +49,7 @@ def write_values(
     requests: list[Row] = [
         {
             "grammar": grammar.name,
+            "set": None,
             "slot": name,
             "prompt_ids": encode(target.tokenizer, [{"role": "user", "content": slot.ask}]),
             "constraint": None,
@@ -57,10 +60,11 @@ def write_values(
         for grammar, name, slot in asked_slots(grammars)
         for number in range(min(slot.values, most or slot.values))
     ]
-    answers = ask(requests, target, tick)
+    answers = ask(requests, tick)
     rows: list[Row] = []
     seen: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for request, (ids, finish_reason) in zip(requests, answers, strict=True):
+    for request, answered in zip(requests, answers, strict=True):
+        ids, finish_reason = (answered.ids, answered.finish_reason) if answered else ([], "no answer")
         where = request["grammar"], request["slot"]
         text, state = _value(target.tokenizer.decode(ids, skip_special_tokens=True), finish_reason)
         if state == "kept" and text in seen[where]:
@@ -76,6 +80,11 @@ def write_values(
                 "ask for something shorter or plainer, or raise max_new_tokens"
             )
     return rows
+
+
+def longest_value(grammars: Iterable[Grammar]) -> int:
+    """The most tokens of what is asked for a slot, generously, and its answer."""
+    return max((len(slot.ask) + 64 + slot.max_new_tokens for *_, slot in asked_slots(grammars)), default=0)
 
 
 def by_slot(rows: Iterable[Row]) -> dict[str, dict[str, list[str]]]:

@@ -98,7 +98,7 @@ def _refuse_other_attention(config: Any) -> None:
         what = ", ".join(sorted(kinds)) or ("capped scores" if capped else "attention sinks")
         raise UserError(
             f"target.model: {config.model_type} attends with {what}, which the target in this process cannot "
-            "do: serve it with SGLang and set target.kind to sglang"
+            "do: serve it with SGLang and set worker.kind to sglang"
         )
 
 

@@ -201,15 +201,16 @@ def check_memory(description: dict[str, Any], target: spec.Target) -> None:
         raise UserError(
             f"target.model: {description['model']} needs {need / 1e9:.1f} GB in {description['dtype']}, "
             f"{free / 1e9:.1f} GB are free on {device}: take a smaller model, or serve it with SGLang on a "
-            "larger machine and set target.kind to sglang"
+            "larger machine and set worker.kind to sglang"
         )
 
 
 class LoadedTarget:
     """A target, its tokenizer, and, once something asks for it, its weights."""
 
-    def __init__(self, settings: spec.Target) -> None:
+    def __init__(self, settings: spec.Target, worker: str) -> None:
         self.settings = settings
+        self._worker = worker
         self.place = find(settings)
         self.description = describe_target(settings)
         self.tokenizer = load_tokenizer(settings)
@@ -218,7 +219,7 @@ class LoadedTarget:
     def fingerprint(self) -> str:
         """Changes whenever the answers could: weights, tokenizer, template, dtype, or versions."""
         facts = {key: self.description[key] for key in IDENTITY}
-        return hashlib.sha256(canonical([facts, versions(), self.settings.kind]).encode()).hexdigest()[:16]
+        return hashlib.sha256(canonical([facts, versions(), self._worker]).encode()).hexdigest()[:16]
 
     @cached_property
     def stop_ids(self) -> list[int]:
@@ -271,8 +272,13 @@ class LoadedTarget:
         return TokenConstraints(self.tokenizer, self.stop_ids)
 
 
-def load_target(settings: spec.Target) -> LoadedTarget:
-    return LoadedTarget(settings)
+def load_target(settings: spec.Target, worker: str = "transformers") -> LoadedTarget:
+    """A target.
+
+    Args:
+        worker: the kind of worker that answers as the target; another kind's answers differ in their last bits.
+    """
+    return LoadedTarget(settings, worker)
 
 
 def _weights_digest(place: Place) -> str | None:

@@ -1,102 +1,144 @@
-"""SGLang servers as the target: token ids in, token ids out, over HTTP."""
+"""SGLang servers as workers: token ids in, token ids out, over /generate."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-import httpx
-
-from synthspec.errors import Stopped, UserError
+from synthspec.errors import UserError
 from synthspec.grammar.constraint import Constraint
-from synthspec.targets.load import LoadedTarget
+from synthspec.targets.fleet import Answered, Fault, Unfit
+from synthspec.targets.http import Server
 
-AT_ONCE = 16  # requests in flight at each server
-TRIES = 3
+Row = dict[str, Any]
+
 # Words, digits, spaces, accents, an emoji and JSON: tokenizers and templates that differ split it apart.
 PROBE = 'Prüfung 1234567  of\ttokens 🙂: {"key": [1.5, null]}\n'
 
+# What siblings must share, of /server_info.
+SHARED = (
+    "version",
+    "context_length",
+    "grammar_backend",
+    "dtype",
+    "quantization",
+    "kv_cache_dtype",
+    "constrained_json_disable_any_whitespace",
+)
 
-def sampling(row: dict[str, Any]) -> dict[str, Any]:
+
+@dataclass(frozen=True)
+class Expected:
+    """What a server must be, to be the spec's target.
+
+    Args:
+        model, revision: as the spec names them; a revision that is None may be any.
+        probe_ids: `PROBE` as a user's turn, rendered and tokenized as the target does.
+        vocab_size: tokens have smaller ids.
+        tokens: the most that a request and its answer may have.
+        constrained: requests are held to grammars.
+    """
+
+    model: str
+    revision: str | None
+    probe_ids: list[int]
+    vocab_size: int
+    tokens: int = 0
+    constrained: bool = True
+
+
+def sampling(row: Row) -> dict[str, Any]:
     """SGLang's `sampling_params` of a request: greedy unless it has a temperature, under its constraint."""
     params: dict[str, Any] = {
-        "temperature": row.get("temperature", 0),
+        "temperature": row.get("temperature") or 0.0,
         "max_new_tokens": row["max_new_tokens"],
         "skip_special_tokens": False,
         "no_stop_trim": True,
     }
+    if params["temperature"]:
+        params["sampling_seed"] = row["seed"] & 0x7FFFFFFF
     if row["constraint"]:
         params |= Constraint.from_json(row["constraint"]).sglang()
     return params
 
 
-def ask_workers(batch: Sequence[dict[str, Any]], target: LoadedTarget) -> list[tuple[list[int], str]]:
-    """Let the servers of the spec answer a batch; requests go round in turn.
+class SglangServer:
+    """One server; fits `fleet.Worker`."""
 
-    Raises:
-        UserError: a server holds another model than the spec says.
-        Stopped: a server cannot be reached, or keeps failing.
-    """
-    return asyncio.run(_ask_all(batch, target))
+    def __init__(self, url: str, expected: Expected, key: str | None = None) -> None:
+        self._server = Server(url, key)
+        self.name = self._server.url
+        self._expected = expected
 
-
-async def _ask_all(batch: Sequence[dict[str, Any]], target: LoadedTarget) -> list[tuple[list[int], str]]:
-    urls = [url.rstrip("/") for url in target.settings.urls]
-    gates = [asyncio.Semaphore(AT_ONCE) for _ in urls]
-    async with httpx.AsyncClient(timeout=httpx.Timeout(600, connect=10)) as client:
-        for url in urls:
-            await _check(client, url, target)
-
-        async def one(number: int, row: dict[str, Any]) -> tuple[list[int], str]:
-            turn = number % len(urls)
-            async with gates[turn]:
-                return await _ask(client, urls[turn], row)
-
-        return await asyncio.gather(*(one(number, row) for number, row in enumerate(batch)))
-
-
-async def _check(client: httpx.AsyncClient, url: str, target: LoadedTarget) -> None:
-    """Refuse a server that does not read a conversation as the same token ids as the spec's target."""
-    messages = [{"role": "user", "content": PROBE}]
-    told = await _call(client, "POST", f"{url}/tokenize", {"messages": messages})
-    ours = target.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    if told.get("tokens") != ours:
-        info = await _call(client, "GET", f"{url}/model_info", None)
-        raise UserError(
-            f"target.urls: the server {url} serves {info.get('model_path')}, whose tokenizer or chat "
-            f"template is not that of {target.description['model']}: start it with the spec's target"
-        )
-
-
-async def _ask(client: httpx.AsyncClient, url: str, row: dict[str, Any]) -> tuple[list[int], str]:
-    body = {"input_ids": list(row["prompt_ids"]), "sampling_params": sampling(row)}
-    answer = await _call(client, "POST", f"{url}/generate", body)
-    try:
-        ids = [int(token) for token in answer["output_ids"]]
-        return ids, str(answer["meta_info"]["finish_reason"]["type"])
-    except (KeyError, TypeError, ValueError):
-        raise Stopped(f"the server {url} answered without token ids: is it SGLang 0.5.23 or newer?") from None
-
-
-async def _call(client: httpx.AsyncClient, method: str, url: str, body: Any) -> dict[str, Any]:
-    """A JSON answer; what fails on the way is tried again, a refusal (4xx) is not."""
-    problem = ""
-    for turn in range(TRIES):
-        if turn:
-            await asyncio.sleep(2**turn)
+    async def meet(self) -> Mapping[str, Any]:
+        """Check tokenizer, chat template, revision, context and grammar backend; see `fleet.Worker`."""
+        ours, url = self._expected, self.name
         try:
-            response = await client.request(method, url, json=body)
-        except httpx.HTTPError as error:
-            problem = f"it cannot be reached ({type(error).__name__})"
-            continue
-        if response.status_code < 400:
-            found: dict[str, Any] = response.json()
-            return found
-        problem = f"it answered {response.status_code}"
-        if response.status_code < 500 and response.status_code not in (408, 429):
+            info, _ = await self._server.call("GET", "/server_info")
+            about, _ = await self._server.call("GET", "/model_info")
+            messages = [{"role": "user", "content": PROBE}]
+            read, _ = await self._server.call("POST", "/tokenize", {"messages": messages})
+            told = {key: info.get(key) for key in SHARED} | {"weight_version": about.get("weight_version")}
+            model, revision = about.get("model_path"), info.get("revision")
+            room = info.get("max_req_input_len")
+            tokens = read.get("tokens")
+        except (Unfit, AttributeError):
             raise UserError(
-                f"target.urls: the server {url} refused the request with {response.status_code}: "
-                "is it SGLang 0.5.23 or newer, started with the spec's target and a long enough context?"
+                f"worker.urls: {url} does not say what it serves: is it SGLang 0.5.23 or newer?"
+            ) from None
+        if tokens != ours.probe_ids:
+            raise UserError(
+                f"worker.urls: {url} serves {model}, whose tokenizer or chat template is not that of "
+                f"{ours.model}: start it with the spec's target"
             )
-    raise Stopped(f"the server {url} failed: {problem}; bring it up, then run the same command again")
+        if ours.revision and revision and revision != ours.revision:
+            raise UserError(
+                f"worker.urls: {url} serves revision {revision} of {model}, and target.revision is "
+                f"{ours.revision}: start it with that --revision"
+            )
+        if isinstance(room, int) and room < ours.tokens:
+            raise UserError(
+                f"worker.urls: {url} has room for {room:,} tokens, and a request with its answer may have "
+                f"{ours.tokens:,}: raise its --context-length"
+            )
+        if ours.constrained and told["grammar_backend"] == "none":
+            raise UserError(
+                f"worker.urls: {url} has no grammar backend: start it with --grammar-backend xgrammar, or set "
+                "generate.decode to free"
+            )
+        return told
+
+    async def ask(self, row: Row, within: float) -> Answered:
+        """Answer one request; see `fleet.Worker`."""
+        body = {"input_ids": list(row["prompt_ids"]), "sampling_params": sampling(row)}
+        answer, fresh = await self._server.call("POST", "/generate", body, within)
+        try:
+            meta = answer["meta_info"]
+            ids, reason = answer["output_ids"], meta["finish_reason"]["type"]
+            counted, read = meta["completion_tokens"], meta["prompt_tokens"]
+        except (KeyError, TypeError):
+            raise Fault("its answer has no token ids: is it SGLang 0.5.23 or newer?") from None
+        check_answer(ids, reason, row, self._expected.vocab_size)
+        if counted != len(ids) or read != len(row["prompt_ids"]):
+            raise Fault(f"it counts {read} and {counted} tokens where there are others")
+        return Answered(ids, reason, fresh=fresh)
+
+    async def close(self) -> None:
+        await self._server.close()
+
+
+def check_answer(ids: Any, reason: Any, row: Row, vocab_size: int) -> None:
+    """Fault unless an answer is what it says it is.
+
+    Args:
+        ids: must be token ids, not more than the request wants, and as many if `reason` is `length`.
+        reason: must be `stop` or `length`.
+    """
+    if not isinstance(ids, list) or not all(type(one) is int and 0 <= one < vocab_size for one in ids):
+        raise Fault("its answer holds what are no token ids")
+    most = row["max_new_tokens"]
+    if reason not in ("stop", "length"):
+        raise Fault("it gave the request up")
+    if not ids or len(ids) > most or (reason == "length" and len(ids) != most):
+        raise Fault(f"it wrote {len(ids)} tokens of {most} and says {reason}")

@@ -48,6 +48,7 @@ def sample(number: int, grammar: str | None = "g", tokens: int = 20) -> dict:
         "loss_mask": [0, 0, 0],
         "spans": [],
         "constraint": None,
+        "held": False,
         "max_new_tokens": tokens,
         "lineage": None,
     }

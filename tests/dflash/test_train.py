@@ -162,6 +162,7 @@ def test_weights_go_only_so_far_from_the_start_as_the_spec_says(model, drafter, 
             "id": str(number),
             "input_ids": one.ids.clamp(max=MASK - 1).tolist(),
             "loss_mask": one.supervised.int().tolist(),
+            "held": False,
             "lineage": {"target": "tiny"},
         }
         for number, one in enumerate(documents)

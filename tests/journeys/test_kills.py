@@ -22,7 +22,7 @@ SMALL = {
     "holdout": {"prompts": 0.3, "requests": 2},
     "ood": [{"name": "general_chat", "source": "chat", "requests": 2, "max_new_tokens": 8}],
     "replay": {"max_new_tokens": 8},
-    "target": {"batch_rows": 4},
+    "worker": {"batch_rows": 4},
     "train": {"steps": 4, "checkpoint_every": 2},
 }
 

@@ -55,6 +55,7 @@ class Made:
             "loss_mask": [0, 0, 0] + [1] * len(ids),
             "spans": [{"kind": "free", "start": 3, "end": 3 + len(ids)}],
             "constraint": None,
+            "held": False,
             "max_new_tokens": 64,
             "lineage": {**lineage, "prompt_id": f"prompt{n:03}", "row": n, "licence": "CC0-1.0", "target": "t"},
             **fields,

@@ -12,6 +12,7 @@ from synthspec.grammar.model import load_grammars
 from synthspec.grammar.slots import fill
 from synthspec.targets import asked
 from synthspec.targets.asked import by_slot, write_values
+from synthspec.targets.fleet import Answered
 
 
 @pytest.mark.parametrize(
@@ -51,22 +52,22 @@ def grammar(tmp_path):
 
 
 @pytest.fixture
-def answers(monkeypatch, smollm2_tokenizer):
+def answers(smollm2_tokenizer):
     """What the target answers, one text after the other; and what it was asked."""
     texts, seen = [], []
 
-    def ask(requests, target, tick):
+    def ask(requests, tick):
         seen.extend(requests)
         ids = smollm2_tokenizer(texts[: len(requests)])["input_ids"]
-        return [(one, "stop") for one in ids]
+        return [Answered(one, "stop") for one in ids]
 
-    monkeypatch.setattr(asked, "ask", ask)
-    return SimpleNamespace(texts=texts, seen=seen, target=SimpleNamespace(tokenizer=smollm2_tokenizer))
+    target = SimpleNamespace(tokenizer=smollm2_tokenizer)
+    return SimpleNamespace(texts=texts, seen=seen, target=target, ask=ask)
 
 
 def test_each_answer_is_asked_for_with_a_seed_of_its_own_and_has_one_state(grammar, answers):
     answers.texts += ["It is late.", "It is late.", "", "It broke."]
-    rows = write_values([grammar], answers.target, 3)
+    rows = write_values([grammar], answers.target, answers.ask, 3)
     assert [row["state"] for row in rows] == ["kept", "duplicate", "degenerate", "kept"]
     assert by_slot(rows) == {"parcels": {"complaint": ["It is late.", "It broke."]}}
     assert len({request["seed"] for request in answers.seen}) == 4
@@ -74,7 +75,7 @@ def test_each_answer_is_asked_for_with_a_seed_of_its_own_and_has_one_state(gramm
     assert "Complain." in answers.target.tokenizer.decode(answers.seen[0]["prompt_ids"])
     again = answers.seen.copy()
     answers.seen.clear()
-    write_values([grammar], answers.target, 3, most=2)
+    write_values([grammar], answers.target, answers.ask, 3, most=2)
     assert answers.seen == again[:2]
 
 
@@ -87,4 +88,4 @@ def test_a_slot_takes_one_of_its_values_and_leaves_the_others_as_they_are(gramma
 def test_a_target_that_writes_nothing_usable_is_told(grammar, answers):
     answers.texts += ["", "", "", ""]
     with pytest.raises(UserError, match=r"grammar parcels: slots\.complaint: .*\(4 degenerate\): ask for"):
-        write_values([grammar], answers.target, 0)
+        write_values([grammar], answers.target, answers.ask, 0)

@@ -1,150 +1,177 @@
-"""What goes to a SGLang server and what comes back, over real HTTP; the server here is a small stand-in."""
+"""What goes to SGLang and vLLM servers, and how a run's requests become shards of completions."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from types import SimpleNamespace
 
 import pytest
 
 from synthspec.errors import Stopped, UserError
+from synthspec.files import content_id
 from synthspec.grammar.constraint import Constraint, Json, Text
 from synthspec.grammar.constraint import row as row_of
-from synthspec.targets import sglang
-from synthspec.targets.sglang import ask_workers
+from synthspec.samples.schema import REQUESTS, Table, read_rows, write_rows
+from synthspec.spec import Key, Servers
+from synthspec.targets.answer import answer, in_order, shards
+from synthspec.targets.servers import read_key
+from synthspec.targets.sglang import sampling
+from tests.targets.standin import VOCABULARY, serving
 
 
-class Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128  # all requests come at once
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.asked: list[dict] = []
-        self.failures = 0
-        self.offset = 0
-        self.garbled = False
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
+def request(*ids: int, constraint: str | None = None, grammar: str = "desk", most: int = 9) -> dict:
+    return {
+        "id": content_id(ids, grammar),
+        "purpose": "grammar",
+        "grammar": grammar,
+        "prompt_ids": list(ids),
+        "max_new_tokens": most,
+        "constraint": constraint,
+        "seed": 5,
+    }
 
 
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-    def answer(self, value: object, status: int = 200) -> None:
-        body = json.dumps(value).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def do_GET(self) -> None:
-        self.answer({"model_path": "some/model"})
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if self.path == "/tokenize":
-            (message,) = body["messages"]
-            self.answer({"tokens": [ord(char) + self.server.offset for char in message["content"]]})
-            return
-        if self.server.failures:
-            self.server.failures -= 1
-            self.answer({}, 503)
-            return
-        self.server.asked.append(body)
-        ids = [token + 1 for token in body["input_ids"]]
-        reason = {"type": "length" if len(ids) > 3 else "stop"}
-        self.answer(
-            {"text": "x"}
-            if self.server.garbled
-            else {"output_ids": ids, "meta_info": {"finish_reason": reason}}
-        )
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    with Server() as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield server
-        server.shutdown()
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch):
-    async def at_once(seconds: float) -> None:
-        pass
-
-    monkeypatch.setattr(sglang.asyncio, "sleep", at_once)
-
-
-def target(*urls: str) -> SimpleNamespace:
+def target() -> SimpleNamespace:
     """A target whose tokens are characters."""
     tokenizer = SimpleNamespace(
         apply_chat_template=lambda messages, **_: [ord(char) for char in messages[0]["content"]]
     )
     return SimpleNamespace(
-        settings=SimpleNamespace(urls=list(urls)), description={"model": "our/model"}, tokenizer=tokenizer
+        settings=SimpleNamespace(revision=None),
+        description={"model": "our/model", "vocab_size": VOCABULARY},
+        tokenizer=tokenizer,
+        fingerprint="ours",
     )
 
 
-def row(*ids: int, constraint: str | None = None) -> dict:
-    return {"prompt_ids": list(ids), "max_new_tokens": 9, "constraint": constraint}
-
-
-def test_answers_come_back_in_order_as_token_ids(server):
-    batch = [row(*range(n)) for n in range(1, 40)]
-    answers = ask_workers(batch, target(server.url, server.url + "/"))
-    assert [ids for ids, _ in answers] == [[token + 1 for token in one["prompt_ids"]] for one in batch]
-    assert [reason for _, reason in answers] == ["stop"] * 3 + ["length"] * 36
-
-
-def test_the_grammar_travels_as_sglang_takes_it(server):
+def test_the_grammar_travels_as_sglang_takes_it():
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-    bare = Constraint(Json(schema)).to_json()
-    tagged = Constraint(row_of(Text("<tool_call>\n"), Json(schema), Text("\n</tool_call>"))).to_json()
-    ask_workers([row(5, constraint=bare), row(6, constraint=tagged), row(7)], target(server.url))
-    by_prompt = {body["input_ids"][0]: body["sampling_params"] for body in server.asked}
-    assert json.loads(by_prompt[5]["json_schema"])["required"] == ["a"]
-    tag = json.loads(by_prompt[6]["structural_tag"])
+    bare = sampling(request(5, constraint=Constraint(Json(schema)).to_json()))
+    assert json.loads(bare["json_schema"])["required"] == ["a"]
+    part = row_of(Text("<tool_call>\n"), Json(schema), Text("\n</tool_call>"))
+    tagged = sampling(request(6, constraint=Constraint(part).to_json()))
+    tag = json.loads(tagged["structural_tag"])
     assert "<tool_call>\n" in json.dumps(tag, ensure_ascii=False).replace("\\n", "\n")
-    assert not {"json_schema", "structural_tag", "regex", "ebnf"} & by_prompt[7].keys()
-    for params in by_prompt.values():
+    free = sampling(request(7))
+    assert not {"json_schema", "structural_tag", "regex", "ebnf", "sampling_seed"} & free.keys()
+    for params in (bare, tagged, free):
         assert (params["temperature"], params["max_new_tokens"], params["no_stop_trim"]) == (0, 9, True)
+    assert sampling({**request(7), "temperature": 0.5})["sampling_seed"] == 5
 
 
-def test_what_fails_for_a_moment_is_asked_again(server):
-    server.failures = 2
-    assert ask_workers([row(1)], target(server.url)) == [([2], "stop")]
+@pytest.fixture
+def requests(tmp_path):
+    """A file of 300 requests of three grammars."""
+    rows = [request(number, *range(number % 7), grammar=f"g{number % 3}") for number in range(300)]
+    rows.sort(key=lambda row: in_order({**row, "set": None}))
+    write_rows(tmp_path / "requests.parquet", REQUESTS, rows)
+    return tmp_path / "requests.parquet", rows
 
 
-def test_a_server_that_keeps_failing_stops_the_run_in_words(server):
-    server.failures = 99
-    with pytest.raises(Stopped, match="answered 503; bring it up"):
-        ask_workers([row(1)], target(server.url))
+def test_shards_depend_on_content_and_every_answer_is_in_one(requests, tmp_path):
+    path, rows = requests
+    out = tmp_path / "completions"
+    done: list[int] = []
+    with serving() as one, serving() as two:
+        servers = Servers(kind="sglang", urls=[one.url, two.url], batch_rows=32)
+        answer(path, target(), servers, out, done.append)
+        asked = len(one.asked) + len(two.asked)
+        names = {file.name for file in out.iterdir()}
+        first = {file.name: file.read_bytes() for file in out.iterdir()}
+        missing = sorted(out.iterdir())[3]
+        missing.unlink()
+        (out / "00000-0123456789abcdef.parquet").write_text("of another target")
+        answer(path, target(), servers, out)
+    assert asked == sum(done) == 300
+    assert len(names) == 3 * 4  # 100 rows a grammar
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == first
+    assert len(one.asked) + len(two.asked) == 300 + len(read_rows(missing))
+    found = {row["request_id"]: row["ids"] for row in read_rows(out)}
+    assert found == {row["id"]: [token + 1 for token in row["prompt_ids"]] for row in rows}
 
 
-def test_a_server_that_is_not_there_stops_the_run_in_words():
-    with pytest.raises(Stopped, match="cannot be reached"):
-        ask_workers([row(1)], target("http://127.0.0.1:9"))
+def test_a_run_goes_on_where_it_stopped(requests, tmp_path):
+    path, _ = requests
+    out = tmp_path / "completions"
+    with serving() as server:
+        servers = Servers(kind="sglang", urls=[server.url], batch_rows=32)
+        server.misdeeds = [""] * 120 + ["401"]
+        server.misdeeds[-1] = "400"
+        answer(path, target(), servers, out)
+        kept = sum(len(Table(file)) for file in out.iterdir())
+    assert kept == 299  # the refused one is an error, and is not asked again
+    with serving() as server:
+        answer(path, target(), Servers(kind="sglang", urls=[server.url], batch_rows=32), out)
+        assert server.asked == []
 
 
-def test_another_model_is_refused(server):
-    server.offset = 1
-    with pytest.raises(
-        UserError, match="serves some/model, whose tokenizer or chat template is not that of our"
-    ):
-        ask_workers([row(1)], target(server.url))
+def test_a_free_answer_is_held_to_nothing(requests, tmp_path):
+    constrained = [request(number, constraint=Constraint(Text("a")).to_json()) for number in range(3)]
+    write_rows(tmp_path / "r.parquet", REQUESTS, constrained)
+    with serving() as server:
+        servers = Servers(kind="sglang", urls=[server.url])
+        answer(tmp_path / "r.parquet", target(), servers, tmp_path / "free", free=True)
+        assert not any("regex" in body["sampling_params"] for body in server.asked)
+        server.asked.clear()
+        answer(tmp_path / "r.parquet", target(), servers, tmp_path / "held")
+        assert all(
+            {"regex", "ebnf", "structural_tag"} & body["sampling_params"].keys() for body in server.asked
+        )
 
 
-def test_an_answer_without_ids_is_refused(server):
-    server.garbled = True
-    with pytest.raises(Stopped, match="without token ids"):
-        ask_workers([row(1)], target(server.url))
+def test_a_server_without_room_for_the_longest_request_is_refused(requests, tmp_path):
+    path, _ = requests
+    with serving() as server:
+        server.info["max_req_input_len"] = 15
+        with pytest.raises(
+            UserError, match="has room for 15 tokens, and a request with its answer may have 16"
+        ):
+            answer(path, target(), Servers(kind="sglang", urls=[server.url]), tmp_path / "out")
+
+
+def test_requests_are_read_in_pieces(requests):
+    path, rows = requests
+    table = Table(path)
+    assert len(table) == 300
+    assert [row["id"] for row in table.slice(range(37, 111))] == [row["id"] for row in rows[37:111]]
+    assert [row["id"] for row in table.rows(["id"])] == [row["id"] for row in rows]
+    ids = [one for batch in shards(({**row, "set": None} for row in rows), 32) for one in batch]
+    assert ids == [row["id"] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        (
+            Key(env="SYNTHSPEC_NO_SUCH"),
+            r"worker\.key\.env: the environment variable SYNTHSPEC_NO_SUCH holds no key",
+        ),
+        (Key(file="none.txt"), "there is no such file"),
+        (Key(file="empty.txt"), r"worker\.key\.file: empty\.txt holds no key"),
+        (Key(file="../key.txt"), "leads out of the project"),
+        (Key(file="two.txt"), "holds no key; put it there, on one line"),
+    ],
+)
+def test_a_key_that_is_not_there_is_told_without_showing_any(tmp_path, key, words):
+    (tmp_path / "empty.txt").write_text("\n")
+    (tmp_path / "two.txt").write_text("tell\nnobody")
+    with pytest.raises(UserError, match=words) as caught:
+        read_key(key, tmp_path)
+    assert "nobody" not in str(caught.value)
+
+
+def test_a_key_is_read_from_its_place(tmp_path, monkeypatch):
+    (tmp_path / "key.txt").write_text("tell-nobody\n")
+    monkeypatch.setenv("SYNTHSPEC_KEY", " tell-nobody ")
+    assert (
+        read_key(Key(file="key.txt"), tmp_path) == read_key(Key(env="SYNTHSPEC_KEY"), tmp_path) == "tell-nobody"
+    )
+    assert read_key(None, tmp_path) is None
+
+
+def test_no_server_at_all_stops_the_run_in_words(requests, tmp_path, monkeypatch):
+    path, _ = requests
+    monkeypatch.setattr("synthspec.targets.answer.PATIENCE", 0.3)
+    servers = Servers(kind="sglang", urls=["http://127.0.0.1:9"])
+    with pytest.raises(Stopped, match="no worker answers"):
+        answer(path, target(), servers, tmp_path / "out")

@@ -1,0 +1,57 @@
+"""From the spec's worker to the servers that answer."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from synthspec.errors import UserError
+from synthspec.spec import Key, Servers
+from synthspec.targets.fleet import Worker
+from synthspec.targets.load import LoadedTarget
+from synthspec.targets.sglang import PROBE, Expected, SglangServer
+from synthspec.targets.vllm import VllmServer
+from synthspec.yamlfile import check_inside, read_text
+
+
+def workers_of(target: LoadedTarget, servers: Servers, longest: int, key: str | None = None) -> list[Worker]:
+    """The servers of a spec.
+
+    Args:
+        longest: the most tokens of a request and its answer.
+        key: sent as a bearer token.
+    """
+    messages = [{"role": "user", "content": PROBE}]
+    expected = Expected(
+        model=target.description["model"],
+        revision=target.settings.revision,
+        probe_ids=target.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False),
+        vocab_size=target.description["vocab_size"],
+        tokens=longest,
+    )
+    kind = SglangServer if servers.kind == "sglang" else VllmServer
+    return [kind(url, expected, key) for url in servers.urls]
+
+
+def read_key(key: Key | None, root: Path) -> str | None:
+    """The key itself.
+
+    Args:
+        root: what a file is relative to, and lies in.
+
+    Raises:
+        UserError: it is not where the spec says; the message does not show it.
+    """
+    if key is None:
+        return None
+    if key.env is not None:
+        found = os.environ.get(key.env, "")
+        where = f"worker.key.env: the environment variable {key.env}"
+    else:
+        assert key.file is not None
+        found = read_text(check_inside(root, key.file), 10_000)
+        where = f"worker.key.file: {key.file}"
+    found = found.strip()
+    if not found or not found.isprintable() or not found.isascii():
+        raise UserError(f"{where} holds no key; put it there, on one line")
+    return found
