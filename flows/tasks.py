@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import Context, copy_context
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,7 @@ def _task_of(stage: Stage) -> Any:
     @task(name=stage.name, description=stage.does, cache_policy=NO_CACHE, persist_result=False)
     def do(run_folder: str) -> None:
         run = _open[run_folder]
+        run.piece = partial(_as_task, copy_context())
         try:
             counts = execute(run, stage.name)
         except SynthspecError:
@@ -60,6 +63,45 @@ def _task_of(stage: Stage) -> Any:
         _publish(run, stage.name, counts)
 
     return do
+
+
+_pieces: dict[str, Callable[[], None]] = {}  # what the tasks of pieces do, by their names
+
+
+def _as_task(context: Context, name: str, work: Callable[[], None]) -> None:
+    """Do a piece of a stage as a task of its own, inside the stage's.
+
+    Args:
+        context: of the stage's task; the piece may be done in another thread.
+    """
+    _pieces[name] = work
+    try:
+        context.copy().run(_piece, name)
+    finally:
+        del _pieces[name]
+
+
+def _may_pass(task: Any, task_run: Any, state: Any) -> bool:
+    """Whether a piece is worth another try: a mistake or a worker that is gone stays what it is."""
+    return isinstance(state.data, Unexpected)
+
+
+@task(
+    name="piece",
+    task_run_name="{name}",
+    cache_policy=NO_CACHE,
+    persist_result=False,
+    retries=2,
+    retry_delay_seconds=1,
+    retry_condition_fn=_may_pass,
+)
+def _piece(name: str) -> None:
+    try:
+        _pieces[name]()
+    except SynthspecError:
+        raise
+    except Exception as error:
+        raise Unexpected(error) from None
 
 
 TASKS: dict[str, Any] = {stage.name: _task_of(stage) for stage in STAGES}

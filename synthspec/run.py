@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,11 @@ from synthspec.spec import SPEC_FILE, Spec, load_spec
 MANIFEST_VERSION = 1
 
 Record = TypeVar("Record", bound=BaseModel)
+Piece = Callable[[str, Callable[[], None]], None]
+
+
+def _do(name: str, work: Callable[[], None]) -> None:
+    work()
 
 
 class _Part(BaseModel):
@@ -67,12 +72,14 @@ class Run:
         root: the folder of the spec; relative paths of the spec start here.
         spec: the settings.
         manifest: as on disk.
+        piece: does a part of a stage's work, by its name; a flow makes a task of it.
     """
 
     folder: Path
     root: Path
     spec: Spec
     manifest: Manifest
+    piece: Piece = _do
 
     @property
     def name(self) -> str:

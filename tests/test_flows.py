@@ -1,9 +1,14 @@
 """The flows' own part: which run they work on, and what Prefect gets to see of a failure."""
 
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 
 import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.testing.utilities import prefect_test_harness
 
 from synthspec.errors import UserError
 from synthspec.failures import exit_code_of
@@ -55,3 +60,35 @@ def test_a_task_hides_the_texts_of_unknown_failures_and_of_no_others(project, mo
     (file,) = tmp_path.glob("synthspec-crash-*.txt")
     assert file.read_text().startswith("KeyError\n")
     assert "in fails" in file.read_text()
+
+
+def test_a_piece_is_a_task_that_is_tried_again_only_where_that_may_help(monkeypatch):
+    tries = []
+
+    def work(failure):
+        def fail_once():
+            tries.append(failure)
+            if len(tries) == 1 or isinstance(failure, UserError):
+                raise failure
+
+        return fail_once
+
+    monkeypatch.setattr(tasks._piece, "retry_delay_seconds", 0)
+
+    @flow(persist_result=False)
+    def around(failure):
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(tasks._as_task, copy_context(), "00001-abc", work(failure)).result()
+
+    with prefect_test_harness():
+        around(ValueError("4111 1111"))
+        assert len(tries) == 2
+        tries.clear()
+        with pytest.raises(UserError, match="no such server"):
+            around(UserError("no such server"))
+        assert len(tries) == 1
+        with get_client(sync_client=True) as client:
+            runs = client.read_task_runs()
+        assert {run.name for run in runs} == {"00001-abc"}
+        assert "4111" not in str([(run.state, run.task_inputs) for run in runs])
+    assert tasks._pieces == {}

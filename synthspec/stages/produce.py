@@ -95,9 +95,19 @@ def generate(run: Run) -> Counts:
     target = loaded_target(run)
     free = spec.generate.decode == "free"
     with progress.bar("generate", len(requests), "requests", resumes=True) as tick:
-        answer(file, target, spec.worker, run.path("completions"), tick, free=free, key=worker_key(run))
+        answer(
+            file,
+            target,
+            spec.worker,
+            run.path("completions"),
+            tick,
+            free=free,
+            key=worker_key(run),
+            piece=run.piece,
+        )
     answered = sum(len(Table(part)) for part in run.path("completions").glob("*.parquet"))
-    return Counts("request", len(requests), answered, {"error": len(requests) - answered})
+    lost = len(requests) - answered
+    return Counts("request", len(requests), answered, {"error": lost} if lost else {})
 
 
 def conform(run: Run) -> Counts:

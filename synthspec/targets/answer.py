@@ -66,6 +66,7 @@ def answer(
     *,
     free: bool = False,
     key: str | None = None,
+    piece: Callable[[str, Callable[[], None]], None] = lambda name, work: work(),
 ) -> None:
     """Let the target answer all requests, a shard at a time; shards that exist are kept as they are.
 
@@ -76,6 +77,7 @@ def answer(
         tick: called with the number of requests done, first with those that were done already.
         free: hold no answer to its constraint.
         key: for servers.
+        piece: does the work of one shard, by its name; from several threads at once.
 
     Raises:
         Stopped: the disk is full, or no worker is left.
@@ -99,11 +101,15 @@ def answer(
 
         def write(shard: Shard, tick: Tick) -> None:
             path, places = shard
-            rows = table.slice(places)
-            if free:
-                rows = [{**row, "constraint": None} for row in rows]
-            pairs = zip(rows, ask(rows, tick), strict=True)
-            write_rows(path, COMPLETIONS, (completion(row, one, target) for row, one in pairs if one))
+
+            def work() -> None:
+                rows = table.slice(places)
+                if free:
+                    rows = [{**row, "constraint": None} for row in rows]
+                pairs = zip(rows, ask(rows, tick), strict=True)
+                write_rows(path, COMPLETIONS, (completion(row, one, target) for row, one in pairs if one))
+
+            piece(path.stem, work)
 
         if isinstance(worker, InProcess):
             from synthspec.targets.lanes import side_by_side
