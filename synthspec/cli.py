@@ -28,6 +28,15 @@ app.add_typer(runs_app, name="runs")
 grammar_app = typer.Typer(help="Look at grammars by themselves.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(grammar_app, name="grammar")
 
+speedup_app = typer.Typer(
+    help="See what an acceptance length is worth.", no_args_is_help=True, rich_markup_mode=None
+)
+app.add_typer(speedup_app, name="speedup")
+worker_app = typer.Typer(
+    help="Start a SGLang server, or look at some.", no_args_is_help=True, rich_markup_mode=None
+)
+app.add_typer(worker_app, name="worker")
+
 SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="A spec file, or the folder it is in.")]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder or its name, or a spec file.")]
 Runs = Annotated[
@@ -39,6 +48,17 @@ RunsHere = Annotated[
 GrammarPath = Annotated[Path, typer.Argument(metavar="GRAMMAR", help="A grammar file.")]
 Model = Annotated[
     str, typer.Option("--target", metavar="MODEL", help="smollm2, a folder, or owner/name@commit.")
+]
+ServedModel = Annotated[
+    str, typer.Option("--model", metavar="MODEL", help="smollm2, a folder, or owner/name@commit.")
+]
+Tp = Annotated[int, typer.Option("--tp", min=1, help="GPUs that share the model.")]
+Port = Annotated[int, typer.Option("--port", min=1, max=65535, help="Where the server listens.")]
+Interpreter = Annotated[
+    str, typer.Option("--python", metavar="PATH", help="Interpreter of the environment that holds SGLang.")
+]
+Flags = Annotated[
+    list[str] | None, typer.Argument(metavar="[-- FLAGS]", help="More flags, as SGLang takes them.")
 ]
 Engine = Literal["llguidance", "sglang", "vllm"]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else.")]
@@ -320,6 +340,103 @@ def grammar_from_openapi(
         "\n".join([*notes, f"{file} is written; look at it, then: synthspec grammar check {file}"]),
         as_json,
     )
+
+
+@worker_app.command("start", context_settings={"ignore_unknown_options": True})
+def worker_start(
+    model: ServedModel,
+    drafter: Annotated[
+        Path | None, typer.Option("--drafter", metavar="DIR", help="Decode with this DFlash drafter.")
+    ] = None,
+    tp: Tp = 1,
+    host: Annotated[str, typer.Option("--host", help="Where it listens.")] = "127.0.0.1",
+    port: Port = 30000,
+    python: Interpreter = sys.executable,
+    more: Flags = None,
+) -> None:
+    """Run a SGLang server with the flags that synthspec needs, and start it again when it dies."""
+    from synthspec.targets.launch import Launch, supervise
+    from synthspec.targets.load import place_named
+
+    place = place_named(model, "--model")
+    launch = Launch(
+        place.path, place.commit, drafter, tp, host=host, port=port, python=python, more=tuple(more or ())
+    )
+    supervise(launch, lambda text: typer.echo(text), lambda line: typer.echo(line, err=True))
+
+
+@speedup_app.command("simulate", context_settings={"ignore_unknown_options": True})
+def speedup_simulate(
+    model: ServedModel,
+    drafter: Annotated[
+        Path, typer.Option("--drafter", metavar="DIR", help="A DFlash drafter, whose cost counts.")
+    ],
+    lengths: Annotated[
+        str, typer.Option("--lengths", metavar="N,N,...", help="Acceptance lengths to pretend.")
+    ] = "1,2,3,4,6",
+    concurrency: Annotated[
+        str, typer.Option("--concurrency", metavar="N,N,...", help="Requests at the same time.")
+    ] = "1",
+    requests: Annotated[int, typer.Option("--requests", min=1, help="Requests at each concurrency.")] = 8,
+    tokens: Annotated[int, typer.Option("--tokens", min=8, help="New tokens of each request.")] = 128,
+    tp: Tp = 1,
+    port: Port = 30000,
+    python: Interpreter = sys.executable,
+    more: Flags = None,
+    as_json: Json = False,
+) -> None:
+    """Time a SGLang server that pretends acceptance lengths, against one without a drafter."""
+    from dataclasses import asdict
+
+    from synthspec.speedup.simulate import Load, simulate, table
+    from synthspec.targets.launch import Launch
+    from synthspec.targets.load import place_named
+
+    _quiet_if(as_json)
+    place = place_named(model, "--model")
+    launch = Launch(place.path, place.commit, drafter, tp, port=port, python=python, more=tuple(more or ()))
+    pretended = _numbers(lengths, "--lengths", least=1.0)
+    loads = [Load(int(one), requests, new_tokens=tokens) for one in _numbers(concurrency, "--concurrency", 1.0)]
+    with progress.bar("servers", 1 + len(pretended), "servers") as tick:
+        found = simulate(launch, pretended, loads, tick)
+    if as_json:
+        _print({"speeds": [asdict(one) for one in found]})
+    else:
+        _show(table(found))
+
+
+def _numbers(text: str, option: str, least: float) -> list[float]:
+    try:
+        found = [float(one) for one in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or not all(least <= one < 1e4 for one in found):
+        raise UserError(
+            f"{option}: write numbers of at least {least:g} with commas between them, such as 1,2,4"
+        )
+    return found
+
+
+@worker_app.command("check")
+def worker_check(
+    urls: Annotated[list[str], typer.Argument(metavar="URL...", help="Addresses of SGLang servers.")],
+    spec: Annotated[
+        Path | None, typer.Option("--spec", metavar="SPEC", help="Whose target they must be.")
+    ] = None,
+    key_env: Annotated[
+        str | None, typer.Option("--key-env", metavar="NAME", help="Environment variable that holds their key.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say who servers are and what they can do; with --spec, whether they are its target."""
+    from synthspec.worker_verbs import check, table
+
+    _quiet_if(as_json)
+    found = check(urls, spec, os.environ.get(key_env) if key_env else None)
+    if as_json:
+        _print({"workers": found})
+    else:
+        _show(table(found))
 
 
 def _flow(name: str, path: Path, runs: Path | None, as_json: bool, **options: Any) -> None:

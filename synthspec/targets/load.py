@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import metadata
@@ -36,6 +38,11 @@ class Place:
     name: str
     path: str
     revision: str | None
+
+    @property
+    def commit(self) -> str | None:
+        """The commit of a hub id."""
+        return None if self.folder else self.revision
 
     @property
     def folder(self) -> Path | None:
@@ -95,13 +102,38 @@ def tokenizer_named(model: str) -> Any:
     Raises:
         UserError: as `load_tokenizer`.
     """
+    with _told_as("--target"):
+        return load_tokenizer(_target_named(model))
+
+
+def place_named(model: str, option: str) -> Place:
+    """Where the files of such a model are.
+
+    Args:
+        option: that it was given as, for messages.
+
+    Raises:
+        UserError: there is none.
+    """
+    with _told_as(option):
+        return find(_target_named(model))
+
+
+def _target_named(model: str) -> spec.Target:
     name, _, revision = model.partition("@")
     if not name or (name == "smollm2" and revision):
-        raise UserError(f"--target: {shown(model)} is no model; write smollm2, a folder, or owner/name@commit")
+        raise UserError(
+            f"target.model: {shown(model)} is no model; write smollm2, a folder, or owner/name@commit"
+        )
+    return spec.Target(model=name, revision=revision or None)
+
+
+@contextmanager
+def _told_as(option: str) -> Iterator[None]:
     try:
-        return load_tokenizer(spec.Target(model=name, revision=revision or None))
+        yield
     except UserError as error:
-        raise UserError(re.sub(r"^target\.(model|revision)", "--target", str(error))) from None
+        raise UserError(re.sub(r"^target\.(model|revision)", option, str(error))) from None
 
 
 def describe_target(target: spec.Target) -> dict[str, Any]:

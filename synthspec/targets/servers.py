@@ -21,16 +21,21 @@ def workers_of(target: LoadedTarget, servers: Servers, longest: int, key: str | 
         longest: the most tokens of a request and its answer.
         key: sent as a bearer token.
     """
+    expected = expected_of(target, longest)
+    kind = SglangServer if servers.kind == "sglang" else VllmServer
+    return [kind(url, expected, key) for url in servers.urls]
+
+
+def expected_of(target: LoadedTarget, longest: int) -> Expected:
+    """What a server must be, to be a target with room for so many tokens."""
     messages = [{"role": "user", "content": PROBE}]
-    expected = Expected(
+    return Expected(
         model=target.description["model"],
         revision=target.settings.revision,
         probe_ids=target.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False),
         vocab_size=target.description["vocab_size"],
         tokens=longest,
     )
-    kind = SglangServer if servers.kind == "sglang" else VllmServer
-    return [kind(url, expected, key) for url in servers.urls]
 
 
 def read_key(key: Key | None, root: Path) -> str | None:

@@ -1,0 +1,1 @@
+"""What an acceptance length is worth."""

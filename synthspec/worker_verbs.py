@@ -1,0 +1,140 @@
+"""Workers looked at by themselves: who a server is, what it can do, and whether it is a spec's target."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from synthspec.errors import Stopped, UserError
+
+Row = dict[str, Any]
+Result = TypeVar("Result")
+
+# What a person wants to know about a server, of /server_info.
+_TOLD = (
+    "version",
+    "revision",
+    "dtype",
+    "quantization",
+    "context_length",
+    "max_req_input_len",
+    "max_running_requests",
+    "grammar_backend",
+    "constrained_json_disable_any_whitespace",
+    "reasoning_parser",
+    "tool_call_parser",
+    "speculative_algorithm",
+    "speculative_draft_model_path",
+)
+
+
+def check(urls: Sequence[str], spec: Path | None, key: str | None = None) -> list[Row]:
+    """Ask SGLang servers who they are, and let each write a little.
+
+    Args:
+        spec: a spec file whose target they must be; None: any.
+        key: that they want; with a spec, its own.
+
+    Returns:
+        One object a server: `url`, `model`, what it says of itself, `writes` (token ids come back),
+        `constrained` (it keeps to a JSON Schema), and `matches` (it is the spec's target; None without one).
+
+    Raises:
+        UserError: a server is not the spec's target, or no SGLang server; every one in a line.
+        Stopped: one cannot be reached.
+    """
+    expected = None
+    if spec is not None:
+        from synthspec.run import open_run
+        from synthspec.stages import facts
+        from synthspec.targets.servers import expected_of
+
+        run = open_run(spec)
+        key = facts.worker_key(run) or key
+        expected = expected_of(facts.loaded_target(run), 0)
+    found = _run(_all(urls, expected, key))
+    wrong = [str(one) for one in found if isinstance(one, UserError)]
+    if wrong:
+        raise UserError("\n".join(wrong))
+    for one in found:
+        if isinstance(one, BaseException):
+            raise one
+    return [one for one in found if isinstance(one, dict)]
+
+
+def _run(work: Coroutine[Any, Any, Result]) -> Result:
+    return asyncio.run(work)
+
+
+async def _all(urls: Sequence[str], expected: Any, key: str | None) -> list[Row | BaseException]:
+    return await asyncio.gather(*(_one(url, expected, key) for url in urls), return_exceptions=True)
+
+
+async def _one(url: str, expected: Any, key: str | None) -> Row:
+    from synthspec.targets.fleet import Fault, Unfit
+    from synthspec.targets.http import Server
+    from synthspec.targets.sglang import SglangServer
+
+    server = Server(url, key)
+    try:
+        info, _ = await server.call("GET", "/server_info")
+        about, _ = await server.call("GET", "/model_info")
+        row = {"url": server.url, "model": about["model_path"], **{name: info.get(name) for name in _TOLD}}
+        row["writes"], row["constrained"] = await _writes(server), await _keeps_to_a_schema(server)
+        row["matches"] = None
+        if expected is not None:
+            worker = SglangServer(url, expected, key)
+            try:
+                await worker.meet()
+                row["matches"] = True
+            finally:
+                await worker.close()
+    except Fault as fault:
+        raise Stopped(f"{server.url}: {fault}") from None
+    except (Unfit, KeyError, TypeError, AttributeError):
+        raise UserError(f"{server.url} does not say what it serves: is it SGLang 0.5.23 or newer?") from None
+    finally:
+        await server.close()
+    return row
+
+
+async def _writes(server: Any) -> bool:
+    """Whether token ids go in and come out."""
+    params = {"temperature": 0, "max_new_tokens": 2, "ignore_eos": True}
+    answer, _ = await server.call(
+        "POST", "/generate", {"input_ids": [1, 2, 3], "sampling_params": params}, 300.0
+    )
+    return len(answer["output_ids"]) == 2
+
+
+async def _keeps_to_a_schema(server: Any) -> bool:
+    from synthspec.targets.fleet import Fault, Unfit
+
+    schema = json.dumps({"type": "object", "properties": {"ok": {"const": "yes"}}, "required": ["ok"]})
+    params = {"temperature": 0, "max_new_tokens": 32, "json_schema": schema}
+    try:
+        answer, _ = await server.call("POST", "/generate", {"text": "JSON:", "sampling_params": params}, 300.0)
+        return bool(json.loads(answer["text"]) == {"ok": "yes"})
+    except (Fault, Unfit, ValueError, KeyError, TypeError):
+        return False
+
+
+def table(rows: Sequence[Row]) -> Any:
+    """Servers for the terminal, one a column."""
+    from rich.table import Table
+
+    shown = Table("", *(row["url"] for row in rows), box=None, header_style="bold", pad_edge=False)
+    for name in rows[0]:
+        values = [row[name] for row in rows]
+        if name != "url" and any(value is not None for value in values):
+            shown.add_row(name.replace("_", " "), *map(_said, values))
+    return shown
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "–" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
