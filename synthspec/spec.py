@@ -115,6 +115,18 @@ class Generate(Part):
         "constrained",
         description="`constrained`: held to the grammar while it decodes; `free`: only checked afterwards",
     )
+    temperature: float = Field(0.0, ge=0, le=2, description="0 takes the likeliest token")
+    top_p: float = Field(
+        1.0, gt=0, le=1, description="of sampling: the likeliest tokens of this share together"
+    )
+    top_k: int | None = Field(None, ge=1, description="of sampling: so many of the likeliest tokens; none: all")
+    samples: int = Field(1, ge=1, le=64, description="answers to each request of a grammar and of replay")
+
+    @model_validator(mode="after")
+    def _differ(self) -> Generate:
+        if self.samples > 1 and not self.temperature:
+            raise ValueError("several samples at temperature 0 are all the same; raise temperature, or take 1")
+        return self
 
 
 class PromptSource(Part):

@@ -23,7 +23,7 @@ from synthspec.grammar.template import render_template
 from synthspec.grammar.wire.answer import Answer, Call
 from synthspec.grammar.wire.jsontext import dumps
 from synthspec.prompting.catalogue import Shelf
-from synthspec.spec import Spec
+from synthspec.spec import Generate, Spec
 
 Row = dict[str, Any]
 Message = dict[str, Any]
@@ -56,9 +56,9 @@ def render(
         slot_values: what the target wrote for slots that ask it, by grammar and slot.
 
     Returns:
-        Rows of `REQUESTS`, and one state for each match: kept, or invalid (a conversation over
-        `MAX_PROMPT_TOKENS`, a prompt that holds one of the tokenizer's control tokens, or a slot's value that
-        an earlier output cannot hold).
+        Rows of `REQUESTS`, `generate.samples` for a match; and one state for each match: kept, or invalid (a
+        conversation over `MAX_PROMPT_TOKENS`, a prompt that holds one of the tokenizer's control tokens, or a
+        slot's value that an earlier output cannot hold).
 
     Raises:
         UserError: the tokenizer has no chat template, or a grammar's template names what there is not.
@@ -91,22 +91,25 @@ def render(
         if 0 < len(ids) <= MAX_PROMPT_TOKENS:
             states.append("kept")
             told = canonical(messages)
-            rows.append(
-                {
-                    "id": content_id("request", row["id"], told, constraint, length, seed),
-                    "match_id": row["id"],
-                    "prompt_id": row["prompt_id"],
-                    "purpose": row["purpose"],
-                    "grammar": row["grammar"],
-                    "set": row["set"],
-                    "messages": told,
-                    "slots": canonical(slots),
-                    "prompt_ids": ids,
-                    "constraint": constraint,
-                    "max_new_tokens": length,
-                    "seed": seed,
-                }
-            )
+            request = {
+                "match_id": row["id"],
+                "prompt_id": row["prompt_id"],
+                "purpose": row["purpose"],
+                "grammar": row["grammar"],
+                "set": row["set"],
+                "messages": told,
+                "slots": canonical(slots),
+                "prompt_ids": ids,
+                "constraint": constraint,
+                "max_new_tokens": length,
+            }
+            # What is only measured is decoded greedily, later too.
+            drawn = spec.generate if row["purpose"] != "ood" else Generate()
+            how = {"temperature": drawn.temperature, "top_p": drawn.top_p, "top_k": drawn.top_k}
+            for number in range(drawn.samples):
+                own = int(content_id("seed", spec.seed, row["id"], number), 16) >> 1 if number else seed
+                identity = ("request", row["id"], told, constraint, length, own, how)
+                rows.append({"id": content_id(*identity), **request, **how, "seed": own})
         else:
             states.append("invalid")
         tick(1)

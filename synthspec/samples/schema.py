@@ -72,6 +72,9 @@ REQUESTS = pa.schema(
         ("prompt_ids", IDS),  # the conversation as the target reads it, generation prompt included
         ("constraint", pa.string()),  # JSON of grammar.constraint.Constraint, or null
         ("max_new_tokens", pa.int32()),
+        ("temperature", pa.float64()),  # 0 takes the likeliest token
+        ("top_p", pa.float64()),
+        ("top_k", pa.int32()),  # null: all
         ("seed", pa.int64()),
     ]
 )

@@ -182,8 +182,10 @@ def _in_process(rows: Sequence[Row], target: LoadedTarget, size: int, tick: Tick
                 row["prompt_ids"],
                 row["max_new_tokens"],
                 target.constraints.compile(row["constraint"]) if row["constraint"] else None,
-                row.get("temperature", 0.0),
+                row.get("temperature") or 0.0,
                 row["seed"],
+                row.get("top_p") or 1.0,
+                row.get("top_k"),
             )
             for row in rows[start : start + size]
         ]

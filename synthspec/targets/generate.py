@@ -34,6 +34,7 @@ class Ask:
         constraint: what may be written, or None for anything.
         temperature: 0 takes the likeliest token, more samples.
         seed: of this row's own random numbers, so that an answer does not depend on its neighbours'.
+        top_p, top_k: as in `sample`.
     """
 
     ids: Sequence[int]
@@ -41,6 +42,8 @@ class Ask:
     constraint: TokenRule | None = None
     temperature: float = 0.0
     seed: int = 0
+    top_p: float = 1.0
+    top_k: int | None = None
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,8 @@ def generate(
         choice = logits.argmax(-1).tolist()
         for i, row in enumerate(live):
             if asks[row].temperature > 0:
-                choice[i] = sample(logits[i], asks[row].temperature, dice[row])
+                ask = asks[row]
+                choice[i] = sample(logits[i], ask.temperature, dice[row], ask.top_p, ask.top_k)
         ended = 0
         for i, row in enumerate(live):
             if ends[row]:
@@ -154,10 +158,19 @@ def generate(
     return [Answer(ids, end or "length") for ids, end in zip(written, ends, strict=True)]
 
 
-def sample(logits: Tensor, temperature: float, dice: torch.Generator) -> int:
-    """Draw a token from the softmax of `logits` [vocabulary] / temperature."""
-    odds = torch.softmax(logits.float().cpu() / temperature, -1)
-    return int(torch.multinomial(odds, 1, generator=dice))
+def sample(
+    logits: Tensor, temperature: float, dice: torch.Generator, top_p: float = 1.0, top_k: int | None = None
+) -> int:
+    """Draw a token from the softmax of `logits` [vocabulary] / temperature.
+
+    Args:
+        top_p: of the likeliest tokens only those that are needed for this share of the odds together.
+        top_k: only so many of the likeliest tokens; None: all.
+    """
+    odds, tokens = torch.softmax(logits.float().cpu() / temperature, -1).sort(descending=True, stable=True)
+    odds = odds[:top_k]
+    odds = odds * (odds.cumsum(-1) - odds < top_p)  # the first one always stays
+    return int(tokens[torch.multinomial(odds, 1, generator=dice)])
 
 
 def mask_logits(logits: Tensor, bitmask: Tensor) -> None:

@@ -57,6 +57,7 @@ def sampling(row: Row) -> dict[str, Any]:
         "no_stop_trim": True,
     }
     if params["temperature"]:
+        params |= {"top_p": row.get("top_p") or 1.0, "top_k": row.get("top_k") or -1}
         params["sampling_seed"] = row["seed"] & 0x7FFFFFFF
     if row["constraint"]:
         params |= Constraint.from_json(row["constraint"]).sglang()

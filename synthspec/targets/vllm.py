@@ -57,6 +57,8 @@ class VllmServer:
             "prompt": list(row["prompt_ids"]),
             "max_tokens": row["max_new_tokens"],
             "temperature": row.get("temperature") or 0.0,
+            "top_p": row.get("top_p") or 1.0,
+            "top_k": row.get("top_k") or -1,
             "seed": row["seed"] & 0x7FFFFFFF,
             "skip_special_tokens": False,
             "return_token_ids": True,

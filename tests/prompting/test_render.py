@@ -233,3 +233,19 @@ def test_requests_are_held_to_what_was_drawn_for_them():
     pairs = [matched(f"How cold is it at {n}?", n) for n in range(40)]
     rows, _ = rendered(tokenizer_with(CHAT), [grammar], *pairs)
     assert 3 <= len({row["constraint"] for row in rows}) <= 4
+
+
+def test_several_answers_to_a_request_differ_in_their_seeds_alone(desk):
+    sampled = {"temperature": 0.7, "top_p": 0.9, "samples": 3}
+    ood = matched("Two and two?", 1, purpose="ood", grammar=None, set="sums")
+    spec = {"generate": sampled, "ood": [{"name": "sums", "source": "chat"}]}
+    rows, states = rendered(tokenizer_with(CHAT), [desk], matched("Rain in Oslo?"), ood, **spec)
+    assert states == ["kept", "kept"]
+    asked, (measured,) = rows[:3], rows[3:]
+    assert len({row["id"] for row in asked}) == len({row["seed"] for row in asked}) == 3
+    alike = [{key: value for key, value in row.items() if key not in ("id", "seed")} for row in asked]
+    assert alike[0] == alike[1] == alike[2]
+    assert {(row["temperature"], row["top_p"], row["top_k"]) for row in asked} == {(0.7, 0.9, None)}
+    assert (measured["temperature"], measured["top_p"]) == (0, 1)
+    plain, _ = rendered(tokenizer_with(CHAT), [desk], matched("Rain in Oslo?"))
+    assert plain[0]["seed"] == asked[0]["seed"]

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import torch
 
 from synthspec.targets.causal import CausalModel
-from synthspec.targets.generate import Ask, generate, mask_logits, prefill
+from synthspec.targets.generate import Ask, generate, mask_logits, prefill, sample
 from tests.dflash.conftest import tiny_llama
 
 
@@ -57,6 +59,27 @@ def test_a_sampled_row_does_not_depend_on_its_neighbours(model):
     crowd = generate(model, [Ask([7, 7], 20, temperature=1.0, seed=9), one], stop_ids=[])[1].ids
     assert alone == crowd
     assert alone != generate(model, [Ask([1, 5, 9], 20, temperature=1.0, seed=4)], stop_ids=[])[0].ids
+
+
+@pytest.mark.parametrize(
+    ("limits", "drawn"),
+    [
+        ({}, {0, 1, 2, 3}),
+        ({"top_k": 2}, {1, 3}),
+        ({"top_p": 0.5}, {3}),
+        ({"top_p": 0.85}, {1, 3}),
+        ({"top_p": 0.85, "top_k": 1}, {3}),
+        ({"top_p": 1e-9}, {3}),
+    ],
+)
+def test_only_the_likeliest_tokens_are_drawn(limits, drawn):
+    logits = torch.tensor([0.05, 0.3, 0.05, 0.6]).log()
+    dice = torch.Generator().manual_seed(0)
+    counts = Counter(sample(logits, 1.0, dice, **limits) for _ in range(2000))
+    assert set(counts) == drawn
+    odds = {one: [0.05, 0.3, 0.05, 0.6][one] for one in drawn}
+    for token, share in odds.items():
+        assert abs(counts[token] / 2000 - share / sum(odds.values())) < 0.04
 
 
 def test_masked_tokens_get_minus_infinity():
