@@ -6,6 +6,7 @@ import datetime
 import difflib
 import random
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from synthspec.grammar import code, text
@@ -30,7 +31,8 @@ _MAX_REASON = 200  # characters of what the backend says
 _PROBES = 150  # schemas that are tried to find the keyword that cannot be enforced
 _MAX_COMPARED = 300  # names that a wrong one is compared with
 _HANDFUL = 12  # tools, as many as a request shows unless its catalogue says otherwise
-_FILLINGS = 8  # that are tried of each example
+_FILLINGS = 8  # that are tried of each example, at least
+_TRIES = 6_000  # of all examples together
 
 
 def mistakes(grammar: Grammar) -> list[Mistake]:
@@ -103,7 +105,6 @@ def _schemas(grammar: Grammar) -> Iterator[Mistake]:
 
 def _templates(grammar: Grammar) -> Iterator[Mistake]:
     known = {*grammar.slots, "prompt"}
-    values = [{**slots, "prompt": "a prompt"} for slots in fillings(grammar, _FILLINGS)]
     shows_prompt = False
     for place, source in _template_places(grammar):
         try:
@@ -114,8 +115,8 @@ def _templates(grammar: Grammar) -> Iterator[Mistake]:
                 for name in strange:
                     yield place, f"{shown(name)} is not a slot of this grammar; {_rather(name, known)}"
             else:
-                for some in values if used else values[:1]:
-                    render_template(source, some)
+                for slots in fillings(grammar, _FILLINGS if used & grammar.slots.keys() else 1, used):
+                    render_template(source, {**slots, "prompt": "a prompt"})
         except ValueError as error:
             yield place, f"the template does not work: {error}"
             return
@@ -218,8 +219,11 @@ def _slots(grammar: Grammar) -> Iterator[Mistake]:
 def _examples(grammar: Grammar) -> Iterator[Mistake]:
     from synthspec.grammar.conform import violation
 
+    most = max(_FILLINGS, _TRIES // len(grammar.examples))
     for index, example in enumerate(grammar.examples):
-        yield from _output(grammar, example, ("examples", index), violation)
+        # A filled template follows its own, so the others need not be tried: they may be many.
+        alone = grammar.with_examples([example]) if grammar.kind == "text" else grammar
+        yield from _output(alone, example, ("examples", index), violation, most)
 
 
 def _earlier_outputs(grammar: Grammar) -> Iterator[Mistake]:
@@ -228,7 +232,7 @@ def _earlier_outputs(grammar: Grammar) -> Iterator[Mistake]:
 
     for index, turn in enumerate(grammar.turns):
         if turn.assistant is not None and not isinstance(turn.assistant, str):
-            yield from _output(grammar, turn.assistant, ("turns", index, "assistant"), unfit)
+            yield from _output(grammar, turn.assistant, ("turns", index, "assistant"), unfit, _TRIES)
 
 
 def _latest(grammar: Grammar, slot: Date) -> datetime.date:
@@ -239,9 +243,9 @@ def _latest(grammar: Grammar, slot: Date) -> datetime.date:
 
 
 def _output(
-    grammar: Grammar, output: Any, place: Path, wrong_with: Callable[[Grammar, Any], str | None]
+    grammar: Grammar, output: Any, place: Path, wrong_with: Callable[[Grammar, Any], str | None], most: int
 ) -> Iterator[Mistake]:
-    """What is wrong with a redacted output, once it is filled too."""
+    """What is wrong with a redacted output, once it is filled too, at most so often."""
     strange = _strange_slots(output, grammar)
     if strange:
         for name in strange:
@@ -260,7 +264,8 @@ def _output(
             return
     try:
         fill_output = output_filler(grammar, output)
-        for seed, slots in enumerate(fillings(grammar, _FILLINGS)):
+        used = {name.partition(".")[0] for name in slot_names(output)}
+        for seed, slots in enumerate(islice(fillings(grammar, _FILLINGS, used), most)):
             value = fill_output(slots, random.Random(seed))
             if wrong := wrong_with(grammar, value) or _unwritable(grammar, value):
                 yield place, f"does not fit once it is filled: {wrong}"

@@ -170,8 +170,15 @@ class Grammar(Part):
 
     def with_tools(self, tools: list[Tool]) -> Grammar:
         """The same grammar with other tools, unchecked."""
-        fields = {name: getattr(self, name) for name in type(self).model_fields}
-        return type(self).model_construct(**{**fields, "tools": tools})
+        return self._with(tools=tools)
+
+    def with_examples(self, examples: list[Any]) -> Grammar:
+        """The same grammar with other examples, unchecked."""
+        return self._with(examples=examples)
+
+    def _with(self, **fields: Any) -> Grammar:
+        own = {name: getattr(self, name) for name in type(self).model_fields}
+        return type(self).model_construct(**{**own, **fields})
 
     @cached_property
     def constraint(self) -> Constraint:

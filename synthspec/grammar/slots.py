@@ -6,7 +6,7 @@ import datetime
 import math
 import random
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 FieldName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 
 MAX_IDENTIFIER = 128  # characters
+MAX_TRIED = 500  # whole numbers of a range that are all tried
 
 
 def _known_locale(locale: str) -> str:
@@ -296,18 +297,35 @@ def fill(grammar: Grammar, seed: int, values: Mapping[str, Sequence[str]] | None
     return found
 
 
-def fillings(grammar: Grammar, seeds: int) -> Iterator[dict[str, Any]]:
-    """Values of the slots for some seeds, then with every number at its least, then at its greatest."""
-    for seed in range(seeds):
+def fillings(grammar: Grammar, seeds: int, used: Collection[str]) -> Iterator[dict[str, Any]]:
+    """Values of the slots to try something with: for some seeds, then every value that some may have.
+
+    Args:
+        used: names of the slots whose values count; of one with few values all are tried, of numbers the least
+            and the greatest.
+    """
+    first = fill(grammar, 0)
+    yield first
+    for seed in range(1, seeds):
         yield fill(grammar, seed)
-    for edge in ("min", "max"):
-        numbers = {
-            name: getattr(slot, edge)
-            for name, slot in grammar.slots.items()
-            if isinstance(slot, Integer | Number)
-        }
-        if numbers:
-            yield fill(grammar, 0) | numbers
+    for name in sorted(set(used) & grammar.slots.keys()):
+        for one in _ends(grammar.slots[name]):
+            yield {**first, name: one}
+
+
+def _ends(slot: Slot) -> Sequence[Any]:
+    """All values of a slot that has few, the ends of a range."""
+    match slot:
+        case Choice():
+            values = slot.values
+            return [one for one, weight in values.items() if weight] if isinstance(values, dict) else values
+        case Record():
+            return slot.rows
+        case Integer() if slot.max - slot.min < MAX_TRIED:
+            return range(slot.min, slot.max + 1)
+        case Integer() | Number():
+            return [slot.min, slot.max]
+    return []
 
 
 def value(slot: Slot, own: int, slots: Mapping[str, Slot] | None = None, seed: int = 0) -> Any:
