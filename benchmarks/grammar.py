@@ -122,7 +122,7 @@ def loaded(document: Any) -> Grammar:
         imported = import_document(document, "imported")
     text, *tools = as_files(imported).values()
     grammar = parse_yaml(text, Path("imported.yaml"), Grammar)
-    return grammar.with_tools(parse_yaml(tools[0], Path("tools.yaml"), ToolFile).tools) if tools else grammar
+    return grammar.but(tools=parse_yaml(tools[0], Path("tools.yaml"), ToolFile).tools) if tools else grammar
 
 
 def fills(grammar: Grammar, count: int) -> Iterator[Any]:

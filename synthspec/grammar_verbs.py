@@ -86,7 +86,7 @@ def _cannot(grammar: Grammar) -> dict[str, list[str]]:
     if grammar.catalogue is None:
         return {engine: unsupported(grammar.constraint, engine) for engine in BACKENDS}
     # That llguidance takes every tool was tried when the grammar was loaded.
-    alone = [grammar.with_tools([tool]).constraint for tool in grammar.tools]
+    alone = [grammar.but(tools=[tool]).constraint for tool in grammar.tools]
     return {
         engine: [*dict.fromkeys(told for one in alone for told in unsupported(one, engine))]
         for engine in BACKENDS
@@ -116,7 +116,7 @@ def _unwritable(grammar: Grammar) -> list[str]:
         value = fill_output(slots, random.Random(0))
         text = wire.write(grammar, value)
         called = {call.name for call in value.calls} if isinstance(value, Answer) else ()
-        some = grammar.with_tools([tool for tool in grammar.tools if tool.name in called])
+        some = grammar.but(tools=[tool for tool in grammar.tools if tool.name in called])
         matcher = whole.deep_copy() if whole else byte_matcher(some.constraint.lark())
         taken = matcher.try_consume_tokens(list(text.encode()))
         if taken < len(text.encode()):
@@ -241,6 +241,9 @@ def _verdict(grammar: Grammar, completion: str | list[int], where: str, tokenize
         return {"state": verdict.state, "reason": verdict.reason}
     ids = completion
     if isinstance(ids, str):
+        verdict = judge_text(grammar, ids)
+        if verdict.state != "kept":  # with tokens it would be the same
+            return {"state": verdict.state, "reason": verdict.reason}
         ids = [*tokenizer(ids, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
     request = {"purpose": "grammar", "constraint": grammar.constraint.to_json()}
     verdict = judge(request, ids, "stop", grammar, tokenizer)

@@ -93,8 +93,10 @@ def parse_yaml(text: str, path: Path, model: type[Model]) -> Model:
             f"{where}: is not YAML: {what}; check the indentation, colons and quotes here"
         ) from None
     except yaml.YAMLError as error:  # a character that YAML does not allow
-        what = " ".join(str(error).split())
-        raise UserError(f"{path}: is not YAML: {what}") from None
+        before = text[: getattr(error, "position", 0) or 0]
+        raise UserError(
+            f"{path}:{before.count(chr(10)) + 1}: holds a control character that YAML does not allow; remove it"
+        ) from None
     except RecursionError:
         raise UserError(f"{path}: is nested too deeply to be read") from None
     except (ValueError, LookupError):  # Python turns only so many digits into a number
@@ -187,7 +189,7 @@ def _walk(
     if node.tag not in _JSON_TAGS:
         yield (
             line,
-            f"{as_told(place)}: has the tag {node.tag}; write a plain text, number, list or mapping",
+            f"{as_told(place)}: has the tag {brief(node.tag)}; write a plain text, number, list or mapping",
         )
     if node.tag == "tag:yaml.org,2002:float" and _is_endless(node.value):
         yield line, f"{as_told(place)}: is larger than any number can be; write a smaller one"
@@ -291,10 +293,12 @@ def _problem(model: type[BaseModel], mistake: ErrorDetails) -> str:
             f"{value} is not a name; write small letters, digits, - and _, beginning with a letter or digit, "
             "64 at most"
         )
+    if kind == "string_pattern_mismatch":
+        return f"{value} does not match {context.get('pattern')}; write what does"
     if kind in ("model_type", "dict_type", "model_attributes_type"):
         return f"{value}{MUST}a mapping of keys to values"
-    if kind == "too_short" and context.get("min_length") == 1:
-        return "is empty; write at least one"
+    if kind in ("too_short", "string_too_short") and context.get("min_length") == 1:
+        return "is empty; write at least one" + (" character" if kind.startswith("string") else "")
     message = mistake["msg"]
     message = message[:1].lower() + message[1:]
     message = re.sub(r"^input should be ", "must be ", message)

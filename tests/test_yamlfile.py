@@ -100,7 +100,7 @@ def test_inside_a_union_the_place_is_the_one_in_the_file(tmp_path):
         ("name: !!bool maybe\n", "a value that is not what its tag says"),
         ("name: !!int ''\n", "a value that is not what its tag says"),
         ("name: a\n---\nname: b\n", "is not YAML"),
-        ("name: a\x00b\n", "is not YAML"),
+        ("name: a\n\nb: \x00b\n", "3: holds a control character"),
     ],
 )
 def test_what_cannot_be_read_is_said_in_words(tmp_path, text, said):

@@ -30,6 +30,7 @@ Mistake = tuple[Path, str]  # the place inside the file, and a sentence
 _MAX_REASON = 200  # characters of what the backend says
 _PROBES = 150  # schemas that are tried to find the keyword that cannot be enforced
 _MAX_COMPARED = 300  # names that a wrong one is compared with
+_MAX_NAMED = 20  # names that are listed
 _HANDFUL = 12  # tools, as many as a request shows unless its catalogue says otherwise
 _FILLINGS = 8  # that are tried of each example, at least
 _TRIES = 6_000  # of all examples together
@@ -222,7 +223,7 @@ def _examples(grammar: Grammar) -> Iterator[Mistake]:
     most = max(_FILLINGS, _TRIES // len(grammar.examples))
     for index, example in enumerate(grammar.examples):
         # A filled template follows its own, so the others need not be tried: they may be many.
-        alone = grammar.with_examples([example]) if grammar.kind == "text" else grammar
+        alone = grammar.but(examples=[example]) if grammar.kind == "text" else grammar
         yield from _output(alone, example, ("examples", index), violation, most)
 
 
@@ -262,16 +263,19 @@ def _output(
         if unknown:
             yield (*place, "name"), f"there is no tool {shown(unknown[0])}; {_rather(unknown[0], tools)}"
             return
+    filled = "does not fit once it is filled"
     try:
         fill_output = output_filler(grammar, output)
         used = {name.partition(".")[0] for name in slot_names(output)}
         for seed, slots in enumerate(islice(fillings(grammar, _FILLINGS, used), most)):
+            if seed == _FILLINGS:  # from here on every value of a slot with few
+                filled = "does not fit with one of the values of its slots"
             value = fill_output(slots, random.Random(seed))
             if wrong := wrong_with(grammar, value) or _unwritable(grammar, value):
-                yield place, f"does not fit once it is filled: {wrong}"
+                yield place, f"{filled}: {wrong}"
                 return
     except Unfillable as error:
-        yield place, f"does not fit once it is filled: {error}"
+        yield place, f"{filled}: {error}"
 
 
 def _unwritable(grammar: Grammar, value: Any) -> str | None:
@@ -288,18 +292,20 @@ def _constraint(grammar: Grammar) -> Iterator[Mistake]:
         # No request is held to all tools together; a handful at once takes a third of the time.
         for first in range(0, len(grammar.tools), _HANDFUL):
             some = grammar.tools[first : first + _HANDFUL]
-            together = [*_honoured(grammar.with_tools(some))]
+            together = [*_honoured(grammar.but(tools=some))]
             alone = [
                 (("tools", index, *place[2:]), sentence)
                 for index, tool in enumerate(some, first)
                 if together
-                for place, sentence in _honoured(grammar.with_tools([tool]))
+                for place, sentence in _honoured(grammar.but(tools=[tool]))
             ]
             yield from alone or together
     else:
         yield from _honoured(grammar)
         if not grammar.shape.always_alike and any(
-            problem(drawn(grammar, grammar.tools, random.Random(seed))) for seed in range(_FILLINGS)
+            problem(drawn(grammar.but(shape=shape), grammar.tools, random.Random(seed)))
+            for shape, seeds in (*((one, 1) for one in grammar.shape.extremes()), (grammar.shape, _FILLINGS))
+            for seed in range(seeds)
         ):
             yield ("shape",), "asks for what the schema does not allow; widen its items, or leave them out"
 
@@ -369,4 +375,7 @@ def _rather(name: Any, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(str(name)[:MAX_SHOWN], choices, 1, 0.6)
     if close:
         return f"did you mean {brief(close[0])}?"
-    return f"there are {', '.join(map(brief, choices))}" if choices else "there are none; define it under slots"
+    if not choices:
+        return "there are none; define it under slots"
+    more = f" and {len(choices) - _MAX_NAMED} more" if len(choices) > _MAX_NAMED else ""
+    return f"there are {', '.join(map(brief, choices[:_MAX_NAMED]))}{more}"

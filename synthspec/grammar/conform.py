@@ -9,13 +9,13 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jsonschema_rs
 from llguidance import LLMatcher
 
 from synthspec.grammar import wire, written
 from synthspec.grammar.bytewise import byte_matcher
 from synthspec.grammar.constraint import Constraint, Json
 from synthspec.grammar.examples import is_call
+from synthspec.grammar.schemas import validator_of
 from synthspec.grammar.tokens import TokenTable, split_end, token_table
 from synthspec.grammar.wire.answer import Answer, Calls
 from synthspec.grammar.wire.jsontext import scan
@@ -219,10 +219,7 @@ def _validators(grammar: Grammar) -> dict[str, Any]:
         schemas = {tool.name: tool.parameters for tool in grammar.tools}
         if grammar.schema_ is not None:
             schemas = {"": grammar.schema_}
-        found = {
-            name: jsonschema_rs.Draft202012Validator(schema, validate_formats=True, offline=True)
-            for name, schema in schemas.items()
-        }
+        found = {name: validator_of(schema) for name, schema in schemas.items()}
         _VALIDATORS[grammar.fingerprint] = found
     return found
 

@@ -260,10 +260,14 @@ class _Writer:
         made["type"] = found if isinstance(made["type"], list) else found[0]
 
     def _limits(self, made: dict[str, Any]) -> None:
-        """`exclusiveMinimum: true` beside a minimum, as drafts up to 4 have it."""
+        """`exclusiveMinimum: true` beside a minimum, as drafts up to 4 have it; bounds that say 64 bits go."""
         for limit, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
             if isinstance(made.get(exclusive), bool) and made.pop(exclusive) and limit in made:
                 made[exclusive] = made.pop(limit)
+            for key in (limit, exclusive):
+                bound = made.get(key)
+                if isinstance(bound, int | float) and not isinstance(bound, bool) and abs(bound) >= 2**63 - 1:
+                    del made[key]
 
     def _lists(
         self, made: dict[str, Any], schema: dict[str, Any], resource: Any, path: tuple[str, ...]

@@ -19,7 +19,7 @@ from typing import Any
 from synthspec.grammar import plausible
 from synthspec.grammar.alternatives import Parts, Schemas, alternatives, every, item_of, kinds_of, part_of
 from synthspec.grammar.pattern import matching, pattern
-from synthspec.grammar.schemas import MAX_ITEMS, in_place
+from synthspec.grammar.schemas import MAX_ITEMS, in_place, validator_of
 
 MAX_INVENTED = 10_000  # items or characters
 MAX_STEPS = 20_000  # parts drawn for one value, those thrown away included
@@ -261,7 +261,7 @@ def _validator(schemas: Schemas) -> Any:
 
     schema = schemas[0] if len(schemas) == 1 else {"allOf": [{}, *schemas]}
     try:
-        return jsonschema_rs.Draft202012Validator(schema, validate_formats=True, offline=True)
+        return validator_of(schema)
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
         keyword = [key for key in getattr(error, "instance_path", ()) if isinstance(key, str)]
         raise Unfillable(keyword[-1] if keyword else "allOf") from None

@@ -168,15 +168,8 @@ class Grammar(Part):
             raise refused
         return self
 
-    def with_tools(self, tools: list[Tool]) -> Grammar:
-        """The same grammar with other tools, unchecked."""
-        return self._with(tools=tools)
-
-    def with_examples(self, examples: list[Any]) -> Grammar:
-        """The same grammar with other examples, unchecked."""
-        return self._with(examples=examples)
-
-    def _with(self, **fields: Any) -> Grammar:
+    def but(self, **fields: Any) -> Grammar:
+        """The same grammar with other values of some fields, unchecked."""
         own = {name: getattr(self, name) for name in type(self).model_fields}
         return type(self).model_construct(**{**own, **fields})
 
@@ -266,7 +259,7 @@ def load_grammar(path: Path, root: Path, catalogue: Path | None = None) -> Gramm
         tools = parse_yaml(text, file, ToolFile).tools
     except UserError as error:
         raise UserError(f"{path}: catalogue.file: {error}") from None
-    whole = grammar.with_tools(tools)
+    whole = grammar.but(tools=tools)
     if found := mistakes(whole):
         own, tools_own = lines_of(read_text(path, MAX_BYTES)), lines_of(text)
         raise UserError(

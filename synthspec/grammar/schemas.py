@@ -33,6 +33,7 @@ _OLDER: tuple[tuple[str, type, str], ...] = (
 TELLING = KEYWORDS - NOTES | {"$defs", "$schema", "definitions", "dependencies"}
 
 _MAX_TOLD = 50
+MAX_OPTIONAL = 400  # properties of an object that are not required: engines lose their way among more
 MAX_PARTS = 5_000  # of a schema once its references are written out
 MAX_STRING = 60  # characters
 MAX_LEAST = 1_000  # characters of the shortest text of a pattern
@@ -166,6 +167,14 @@ def schema_mistakes(schema: dict[str, Any]) -> list[tuple[Path, str]]:
         for key in ("$dynamicRef", "$recursiveRef"):
             if key in part:
                 found.append(((*path, key), f"{key} is not supported; write a $ref such as #/$defs/NAME"))
+        optional = len(part.get("properties", {}).keys() - set(part.get("required", ())))
+        if optional > MAX_OPTIONAL:
+            found.append(
+                (
+                    (*path, "properties"),
+                    f"has over {MAX_OPTIONAL} properties that are not required; take some out",
+                )
+            )
         expressions = [("pattern", part["pattern"])] if "pattern" in part else []
         expressions += [("patternProperties", key) for key in part.get("patternProperties", ())]
         for key, expression in expressions:
@@ -200,7 +209,7 @@ def schema_mistakes(schema: dict[str, Any]) -> list[tuple[Path, str]]:
     except RecursionError:
         return [((), "is nested too deeply once its references ($ref) are written out")]
     try:
-        jsonschema_rs.Draft202012Validator(schema, validate_formats=True, offline=True)
+        validator_of(schema)
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError) as error:
         keyword = [key for key in getattr(error, "instance_path", ()) if key in KEYWORDS][-1:]
         said = getattr(error, "message", None) or str(error)
@@ -314,6 +323,21 @@ def call_schema(tools: Mapping[str, Mapping[str, Any]], key: str = "arguments") 
         for name, parameters in tools.items()
     ]
     return calls[0] if len(calls) == 1 else {"anyOf": calls}
+
+
+def validator_of(schema: dict[str, Any]) -> Any:
+    """What tells whether a value fits a schema (draft 2020-12), also where its patterns are hard to follow.
+
+    Raises:
+        jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError: it is no schema.
+    """
+    import jsonschema_rs
+
+    # An expression that wants more steps back than this is taken as not matched: a value costs no second.
+    patterns = jsonschema_rs.FancyRegexOptions(backtrack_limit=20_000)
+    return jsonschema_rs.Draft202012Validator(
+        schema, validate_formats=True, offline=True, pattern_options=patterns
+    )
 
 
 def is_expression(text: str) -> bool:

@@ -15,6 +15,7 @@ Schema = dict[str, Any]
 Place = tuple[str, ...]  # names of properties; `[]` steps into an array's items
 
 MAX_CALLS = 16
+MAX_EXTREMES = 100  # fields that are tried one by one
 
 _Weights = dict[Annotated[int, Field(ge=0, le=MAX_CALLS)], Annotated[float, Field(ge=0, le=1e9)]]
 
@@ -57,6 +58,13 @@ class Shape(Part):
     def always_alike(self) -> bool:
         """Whether nothing is drawn."""
         return self == Shape()
+
+    def extremes(self) -> Iterator[Shape]:
+        """Shapes in which each optional field stands, then does not, whatever its share; and all at once."""
+        for share in (1.0, 0.0):
+            yield self.model_copy(update={"present": dict.fromkeys(self.present, share)})
+            for path in [*self.present][:MAX_EXTREMES]:
+                yield self.model_copy(update={"present": {path: share}})
 
 
 def draw_calls(shape: Shape, dice: random.Random) -> int:

@@ -15,6 +15,7 @@ from synthspec.grammar.redacted import MARK
 
 MAX_VALUE = 200  # characters of a value, all on one line
 MAX_MARKS = 100  # of a template
+MAX_ALL_MARKS = 2_000  # of all templates
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
@@ -63,6 +64,9 @@ def filled(template: str, slots: Mapping[str, Any], dice: random.Random) -> str:
 
 def mistakes(templates: Sequence[str]) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """What is wrong with templates, as (place, end of a sentence)."""
+    if sum(len(MARK.findall(template)) for template in templates) > MAX_ALL_MARKS:
+        yield (), f"have over {MAX_ALL_MARKS:,} marks together; keep those that one purpose needs"
+        return
     for index, template in enumerate(templates):
         words = _words(template)
         if not template:

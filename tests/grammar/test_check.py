@@ -166,6 +166,26 @@ CASES = {
         {"system": "{% set a = 'aa' + 'aa' %}{{ a }}"},
         "system: the template does not work: + is for numbers",
     ),
+    "filters that double": (
+        {"system": "{% if prompt" + "|tojson" * 27 + " %}x{% endif %}"},
+        "system: the template does not work: its filters make too much text",
+    ),
+    "many loops one after the other": (
+        {"system": "{% for a in range(100) %}{% for b in range(100) %}{{ a }}{% endfor %}{% endfor %}" * 20},
+        "system: the template does not work: it takes over 20,000 steps",
+    ),
+    "very many tags": (
+        {"system": "{{ 1 }}" * 50_000},
+        "system: the template does not work: it has over 100,000 characters, or over 2,000 tags",
+    ),
+    "a range that is not called": (
+        {"system": "{{ range }}"},
+        "system: the template does not work: range is called, as in range(3)",
+    ),
+    "one value of many that divides by zero": (
+        {"system": "{{ 10 / (n - 37) }}", "slots": {"n": {"type": "integer", "min": 0, "max": 40}}},
+        "system: the template does not work: ",
+    ),
     "a method": (
         {"system": "{{ 'a'.ljust(50000000) }}"},
         "system: the template does not work: there is no 'ljust' in it",
@@ -408,3 +428,61 @@ def test_missing_files_same_names_and_paths_outside_are_told(tmp_path):
     (project / "link.yaml").symlink_to(tmp_path / "elsewhere" / "b.yaml")
     with pytest.raises(UserError, match="leads out of the project"):
         load_grammars(project, ["link.yaml"])
+
+
+OPTIONAL = {f"p{number}": {"type": "string"} for number in range(401)}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {
+                "tools": schema_of({"type": "string", "maxLength": 5}),
+                "examples": example(to="<redacted:s>"),
+                "slots": {"s": {"type": "choice", "values": [*"abcdefghij" * 4, "too long a value"]}},
+            },
+            "examples[0]: does not fit with one of the values of its slots: whatever is tried for find_train.argum",
+        ),
+        (
+            {
+                "tools": schema_of({"type": "string", "maxLength": 5}),
+                "examples": example(to="<redacted:s.a>"),
+                "slots": {"s": {"type": "record", "rows": [*[{"a": "x"}] * 40, {"a": "too long a value"}]}},
+            },
+            "examples[0]: does not fit with one of the values of its slots: whatever is tried for find_train.argum",
+        ),
+        (
+            {
+                "tools": tool_of(properties={"seats": {"not": {"const": 37}, "type": "integer"}}),
+                "examples": example(seats="<redacted:n>"),
+                "slots": {"n": {"type": "integer", "min": 0, "max": 100}},
+            },
+            "examples[0]: does not fit with one of the values of its slots: whatever is tried for find_train.argum",
+        ),
+        (
+            {"tools": tool_of(properties=OPTIONAL), "examples": example(p1="<redacted>"), "slots": {}},
+            "tools[0].parameters.properties: has over 400 properties that are not required",
+        ),
+        (
+            {
+                "tools": tool_of(
+                    properties={
+                        "seats": {"type": "integer"},
+                        "to": {"type": "integer", "minimum": 5, "maximum": 3},
+                    },
+                    required=["seats"],
+                ),
+                "examples": example(seats=1),
+                "shape": {"present": {"find_train.to": 0.01}},
+                "slots": {},
+            },
+            "shape: asks for what the schema does not allow",
+        ),
+    ],
+    ids=["a value of many", "a row of many", "a number of many", "optional properties", "a rare field"],
+)
+def test_what_would_go_wrong_for_few_requests_is_found(load, change, message):
+    with pytest.raises(UserError) as told:
+        load(**change)
+    assert message in str(told.value)

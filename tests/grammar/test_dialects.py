@@ -35,6 +35,11 @@ CASES = {
         {"properties": {"a": {"type": "string", "required": True}, "b": {"required": False}}},
         {"properties": {"a": STRING, "b": {}}, "required": ["a"]},
     ),
+    "the bounds of 64 bits": (
+        {"type": "integer", "format": "int64", "minimum": -(2**63), "maximum": 2**63 - 1},
+        {"type": "integer", "format": "int64"},
+    ),
+    "the bounds of a double": ({"type": "number", "maximum": 1.7e308}, {"type": "number"}),
     "required twice": ({"required": ["a", "b", "a"]}, {"required": ["a", "b"]}),
     "ids and notes": (
         {"$schema": "http://json-schema.org/draft-07/schema#", "$id": "x", "x-go": 1, **STRING},

@@ -129,5 +129,11 @@ def test_mistakes_in_a_template_are_told(template, sentence):
     assert sentence in told
 
 
+def test_too_many_marks_together_are_told():
+    ((place, told),) = mistakes(["<redacted> " * 50] * 41)
+    assert place == ()
+    assert "have over 2,000 marks together" in told
+
+
 def test_a_right_template_has_no_mistakes():
     assert [*mistakes([*TEMPLATES, "<redacted> and <redacted>"])] == []

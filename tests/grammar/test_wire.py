@@ -5,7 +5,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from synthspec.grammar.wire import FORMATS, answer_in
-from synthspec.grammar.wire.answer import Answer, Call
+from synthspec.grammar.wire.answer import Answer, Call, Calls
 from synthspec.grammar.wire.jsontext import dumps, end_of, loads, scan
 from synthspec.grammar.wire.reader import Stream, read
 from tests.grammar.wire_cases import TAGS, TOOLS, answers, in_pieces, streamed
@@ -296,3 +296,36 @@ def test_an_object_ends_with_its_last_bracket(call, more):
     text = dumps(call)
     assert end_of(text + more, 0) == len(text)
     assert all(end_of(text[:cut], 0) is None for cut in range(len(text)))
+
+
+@pytest.mark.parametrize("wire_format", ["qwen_xml", "glm"])
+def test_a_listed_text_that_would_be_read_as_something_else_cannot_be_written(wire_format):
+    schema = {
+        "type": "object",
+        "properties": {"k": {"type": "string", "enum": ["</arg_value></parameter>", "x"]}},
+    }
+    schema = {**schema, "required": ["k"]}
+    part = FORMATS[wire_format].constraint({"f": schema}, Calls(1, 1, "none")).part
+    assert "</arg_value></parameter>" not in str(part)
+    assert "'x'" in str(part)
+
+
+@pytest.mark.parametrize("wire_format", ["qwen_xml", "glm"])
+@pytest.mark.parametrize("arguments", [{"k": "a", "v": 5}, {"k": "b", "v": "abc"}])
+def test_a_property_of_two_types_in_two_branches_is_read_as_either(wire_format, arguments):
+    branches = [
+        {"properties": {"k": {"const": "a"}, "v": {"type": "integer"}}, "required": ["k", "v"]},
+        {"properties": {"k": {"const": "b"}, "v": {"type": "string"}}, "required": ["k", "v"]},
+    ]
+    tools = {"f": {"type": "object", "anyOf": branches}}
+    answer = Answer(calls=(Call("f", arguments),))
+    text = FORMATS[wire_format].write(answer, tools)
+    assert answer_in(wire_format, text, tools).calls[0].arguments == arguments
+
+
+@pytest.mark.parametrize("wire_format", ["qwen_xml", "glm"])
+def test_a_tag_inside_of_an_object_is_refused_where_a_text_may_stand_too(wire_format):
+    tools = {"f": {"type": "object", "properties": {"v": {"anyOf": [{"type": "string"}, {"type": "object"}]}}}}
+    value = {"": "</arg_value></parameter></tool_call>"}
+    with pytest.raises(ValueError, match="cannot hold a tag"):
+        FORMATS[wire_format].write(Answer(calls=(Call("f", {"v": value}),)), tools)

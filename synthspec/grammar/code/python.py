@@ -177,6 +177,7 @@ def problem(code: Python, text: str) -> str | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they quote the text
             tree = ast.parse(text)
+            compile(tree, "function", "exec")  # finds what stands in the wrong place; nothing is run
     except SyntaxError as error:
         return f"it is no Python (line {error.lineno})" if error.lineno else "it is no Python"
     except (ValueError, MemoryError, RecursionError):
@@ -188,7 +189,9 @@ def problem(code: Python, text: str) -> str | None:
         return "there is more than the function and its imports"
     if code.name is not None and functions[0].name != code.name:
         return f"the function is not called {code.name}"
-    if code.parameters is not None and _parameters(functions[0].args) != _named(code.parameters):
+    if functions[0].decorator_list:
+        return "the function has a decorator"
+    if code.parameters is not None and not _fits(functions[0].args, _arguments(code.parameters)):
         return f"the function does not take {', '.join(_named(code.parameters)) or 'no parameter'}"
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -288,6 +291,22 @@ def _pieces(text: str) -> Iterator[_Piece]:
             yield _Piece(kind, *found.span())
 
 
+def _fits(written: ast.arguments, wanted: ast.arguments | None) -> bool:
+    """Whether parameters have the names, the order and the kinds that are wanted, and no other types."""
+    if wanted is None:
+        return False
+    for kind in ("posonlyargs", "args", "kwonlyargs", "vararg", "kwarg"):
+        pair = [getattr(one, kind) for one in (written, wanted)]
+        ours, theirs = (one if isinstance(one, list) else [one] if one else [] for one in pair)
+        if [one.arg for one in ours] != [one.arg for one in theirs]:
+            return False
+        for one, other in zip(ours, theirs, strict=True):
+            types = [ast.unparse(each.annotation) for each in (one, other) if each.annotation]
+            if len(set(types)) > 1:
+                return False
+    return True
+
+
 def _parameters(arguments: ast.arguments) -> list[str]:
     """The names of parameters, in order."""
     listed = [*arguments.posonlyargs, *arguments.args]
@@ -298,13 +317,19 @@ def _parameters(arguments: ast.arguments) -> list[str]:
 
 def _named(parameters: Sequence[str]) -> list[str]:
     """The names of parameters that a person wrote; none if they are no parameters together."""
+    arguments = _arguments(parameters)
+    return _parameters(arguments) if arguments is not None else []
+
+
+def _arguments(parameters: Sequence[str]) -> ast.arguments | None:
+    """Parameters that a person wrote; None if they are none together."""
     try:
         tree = ast.parse(f"def f({', '.join(parameters)}): pass")
         compile(tree, "parameters", "exec")  # also finds a name that stands twice
     except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return []
+        return None
     function = tree.body[0]
-    return _parameters(function.args) if isinstance(function, ast.FunctionDef) and len(tree.body) == 1 else []
+    return function.args if isinstance(function, ast.FunctionDef) and len(tree.body) == 1 else None
 
 
 @lru_cache(maxsize=1)

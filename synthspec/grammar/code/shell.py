@@ -26,7 +26,8 @@ MAX_BARE = 40  # characters of a word without quotes
 MAX_QUOTED = 60  # characters between quotes
 
 _WORD = re.compile(r"[A-Za-z0-9_./:=@%+,-]+")
-_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
+_BRACES = re.compile(r"\{[^\s{}]*(,|\.\.)[^\s{}]*\}")
 
 
 class Shell(Part):
@@ -205,8 +206,13 @@ def _word(text: str, start: int, *, cut: bool) -> _Word:
         one, following = text[at], text[at + 1 : at + 2]
         if not quote and one in " \t\n|&;<>()":
             break
-        if quote != "'" and (one == "`" or (one == "$" and re.match(r"[\w({@*#?$!-]", following))) and not cut:
+        expands = one == "$" and re.match(r"[\w({\[@*#?$!-]", following)
+        if quote != "'" and (one == "`" or expands) and not cut:
             raise ValueError("it holds a variable or another command's output, which cannot be checked")
+        if not quote and not cut and ((one == "$" and following in ("'", '"')) or _BRACES.match(text, at)):
+            raise ValueError("it holds $'…' or {a,b}, which a shell writes out as something else")
+        if one == "\0" and not cut:
+            raise ValueError("it holds a NUL character")
         if one == "\\" and quote != "'" and following:
             # Inside of double quotes a backslash is one, unless it stands before what has a meaning there.
             keeps = quote and following not in '$`"\\\n'

@@ -34,6 +34,9 @@ _CLAUSES = frozenset(
 )  # fmt: skip
 _JOIN = re.compile(r"\s*([^=]+)\.([^.=]+?)\s*=\s*([^=]+)\.([^.=]+?)\s*")
 
+_NO_COLUMN = "it names a column that its tables do not have"
+_LIMITED_CHANGES = frozenset({"mysql", "sqlite"})  # dialects with DELETE … LIMIT
+
 # Words of SQL that sqlglot reads without listing them.
 _WORDS = frozenset(
     {
@@ -82,6 +85,10 @@ def problem(code: Sql, text: str) -> str | None:
     logging.getLogger("sqlglot").setLevel(logging.CRITICAL)  # its warnings quote the text
     if len(text) > MAX_TEXT:
         return f"it is longer than {MAX_TEXT:,} characters"
+    if any(
+        piece.kind == "comment" and text.startswith("/*!", piece.start) for piece in _pieces(code.dialect, text)
+    ):
+        return "it has a comment that MySQL runs"
     try:
         parsed = sqlglot.parse(text, dialect=code.dialect)
         statements = [one for one in parsed if one is not None and not isinstance(one, sqlglot.exp.Semicolon)]
@@ -93,7 +100,7 @@ def problem(code: Sql, text: str) -> str | None:
         where = f" (line {first['line']}, column {first['col']})" if first.get("line") else ""
         return f"it is not SQL of the dialect {code.dialect}{where}"
     except OptimizeError:
-        return "it names a column that its tables do not have, or that two of them have"
+        return f"{_NO_COLUMN}, or that two of them have"
     except SqlglotError:
         return f"it is not SQL of the dialect {code.dialect}"
     except RecursionError:
@@ -215,6 +222,7 @@ class _Check:
 
     def __init__(self, code: Sql) -> None:
         self.statements = code.statements
+        self.dialect = code.dialect
         self.columns = {
             table.lower(): {name.lower(): "text" for name in columns} for table, columns in code.tables.items()
         }
@@ -244,12 +252,11 @@ class _Check:
         """Every table is known, and becomes a name without dots."""
         from sqlglot import exp
 
-        own = {common.alias for common in tree.find_all(exp.CTE)}
         for table in list(tree.find_all(exp.Table)):
             if not isinstance(table.this, exp.Identifier):
                 return "it reads from what is no table"
             name = ".".join(part.name for part in table.parts)
-            if name in own:
+            if name in _common_names(table):
                 continue
             if name not in self.columns:
                 return "it names a table that there is not"
@@ -267,6 +274,8 @@ class _Check:
             return self.query(tree)
         if {name for name, value in tree.args.items() if value} - _CLAUSES:
             return "it has a clause that cannot be checked"
+        if self.dialect not in _LIMITED_CHANGES and (tree.args.get("limit") or tree.args.get("order")):
+            return f"{self.dialect} has no LIMIT or ORDER BY here"
         if isinstance(tree, exp.Insert):
             return self.insert(tree)
         # As a query that reads all that the statement names.
@@ -276,8 +285,10 @@ class _Check:
                 isinstance(pair, exp.EQ) and isinstance(pair.this, exp.Column) for pair in tree.expressions
             ):
                 return "it sets what is no column"
+            if len({pair.this.name for pair in tree.expressions}) < len(tree.expressions):
+                return "it sets a column twice"
             if any(pair.this.name not in self.columns.get(tree.this.name, ()) for pair in tree.expressions):
-                return "it names a column that its tables do not have"
+                return _NO_COLUMN
         query = exp.select(*([one.copy() for one in read] or ["1"])).from_(tree.this.copy())
         others = [
             *(tree.args.get("using") or ()),
@@ -303,7 +314,7 @@ class _Check:
         conflict = tree.args.get("conflict")
         named_later = [one.name for one in conflict.find_all(exp.Column)] if conflict else []
         if not set(named) | set(named_later) <= set(known):
-            return "it names a column that its tables do not have"
+            return _NO_COLUMN
         if len(set(named)) < len(named):
             return "it names a column twice"
         source = tree.expression
@@ -329,17 +340,75 @@ class _Check:
             if back
             else None
         )
-        return wrong or self.query(query)
+        return wrong or self.query(query, None if isinstance(tree.expression, exp.Values) else len(named))
 
-    def query(self, query: exp.Query) -> str | None:
-        """Every column is one of its tables; OptimizeError if it is not."""
+    def query(self, query: exp.Query, columns: int | None = None) -> str | None:
+        """Every column is one of its tables; OptimizeError if it is not.
+
+        Args:
+            columns: how many it must give; None: any.
+        """
+        from sqlglot import exp
         from sqlglot.optimizer.qualify_columns import qualify_columns, validate_qualify_columns
         from sqlglot.optimizer.qualify_tables import qualify_tables
         from sqlglot.schema import MappingSchema
 
+        for one in query.find_all(exp.Column):
+            owner = ".".join(part.name for part in one.parts[:-1])
+            if isinstance(one.parent, exp.Dot) or (one.args.get("db") and owner not in self.columns):
+                return "it reaches into a column"
+        known = {name for table in self.columns.values() for name in table}
+        for star in query.find_all(exp.Star):
+            if any(one.name not in known for key in star.args for one in _identifiers(star.args[key])):
+                return _NO_COLUMN
         schema = MappingSchema({**self.columns}, normalize=False)
-        validate_qualify_columns(qualify_columns(qualify_tables(query), schema))
+        found = qualify_columns(qualify_tables(query), schema)
+        validate_qualify_columns(found)
+        for clause in found.find_all(exp.Having, exp.Qualify):
+            select = clause.parent_select
+            given = {one.alias_or_name for one in select.selects} if select else set()
+            columns_here = (one for one in clause.find_all(exp.Column) if one.parent_select is select)
+            if any(not one.table and one.name not in given for one in columns_here):
+                return _NO_COLUMN
+        for both in found.find_all(exp.SetOperation):
+            if len(both.left.selects) != len(both.right.selects):
+                return "its queries give different numbers of columns"
+        if columns is not None and len(found.selects) != columns:
+            return "it gives a row another number of values than of columns"
         return None
+
+
+def _common_names(table: exp.Table) -> set[str]:
+    """The common table expressions that a table's name may mean where it stands."""
+    from sqlglot import exp
+
+    names: set[str] = set()
+    node: Any = table
+    while node.parent is not None:
+        above = node.parent
+        if isinstance(above, exp.With):  # inside of one: those before it, or all if they may name themselves
+            listed = above.expressions
+            seen = listed if above.args.get("recursive") else listed[: _place_of(node, listed)]
+        else:
+            shared = above.args.get("with_")
+            seen = shared.expressions if shared is not None and shared is not node else []
+        names |= {common.alias for common in seen}
+        node = above
+    return names
+
+
+def _place_of(node: Any, listed: list[Any]) -> int:
+    return next(index for index, one in enumerate(listed) if one is node)
+
+
+def _identifiers(value: Any) -> Iterator[Any]:
+    """What `* EXCEPT (…)` and the like name."""
+    from sqlglot import exp
+
+    for one in value if isinstance(value, list) else []:
+        inner = one.this if isinstance(one, exp.Alias) else one
+        if isinstance(inner, exp.Identifier | exp.Column):
+            yield inner
 
 
 @dataclass(frozen=True)

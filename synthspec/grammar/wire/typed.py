@@ -34,7 +34,10 @@ def parameters(schema: Any) -> dict[str, Any]:
     found = dict(schema.get("properties", {}))
     for key in ("allOf", "anyOf", "oneOf"):
         for part in schema.get(key, ()):
-            found = {**parameters(part), **found}
+            for name, one in parameters(part).items():
+                known = found.get(name, one)
+                # In another branch it may be of another type.
+                found[name] = known if kinds(known) >= kinds(one) else {"anyOf": [known, one]}
     return found
 
 
@@ -48,7 +51,7 @@ def written(value: Any, schema: Any, tags: tuple[str, ...]) -> str:
         ValueError: the text would be read as another value.
     """
     text = value if isinstance(value, str) else dumps(value)
-    if isinstance(value, str) and any(tag in value for tag in tags):
+    if (isinstance(value, str) or "string" in kinds(schema)) and any(tag in text for tag in tags):
         raise ValueError("a string cannot hold a tag of this wire format")
     if not _reads_back(text, value, schema):
         raise ValueError("an argument of this type cannot be told from one of another type by its text")
@@ -104,7 +107,10 @@ def argument(schema: dict[str, Any], tags: tuple[str, ...]) -> Part:
     """What the text of an argument of a schema may be."""
     if "enum" in schema or "const" in schema:
         values = schema["enum"] if "enum" in schema else [schema["const"]]
-        return Choice(tuple(Text(value if isinstance(value, str) else dumps(value)) for value in values))
+        told = [one for value in values if (one := _unmistaken(value, schema, tags)) is not None]
+        if not told:
+            raise ValueError("none of the listed values of a parameter can be told from another by its text")
+        return Choice(tuple(map(Text, told)))
     named = kinds(schema)
     if "string" not in named:
         return Json(schema)
@@ -114,6 +120,14 @@ def argument(schema: dict[str, Any], tags: tuple[str, ...]) -> Part:
     text = Free(tags, schema.get("minLength", 0), schema.get("maxLength"), _pattern(schema))
     others = [kind for kind in schema.get("type", ()) if kind != "string"] if named != {"string"} else []
     return Choice((text, Json({**schema, "type": others}))) if others else text
+
+
+def _unmistaken(value: Any, schema: Any, tags: tuple[str, ...]) -> str | None:
+    """The text of a listed value, or None if it would be read as another: `null` is no string here."""
+    try:
+        return written(value, schema, tags)
+    except ValueError:
+        return None
 
 
 def _pattern(schema: dict[str, Any]) -> str:

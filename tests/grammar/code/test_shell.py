@@ -58,6 +58,13 @@ def test_the_judge_knows_more_than_the_engine_is_held_to(text):
         ("grep secret\\", "it ends in a backslash"),
         ("grep secret # why", "it has a comment"),
         ("ls | ", "a command is missing"),
+        ("grep $'-rf' x", "a shell writes out as something else"),
+        ('grep $"-rf" x', "a shell writes out as something else"),
+        ("grep {-rf,x}", "a shell writes out as something else"),
+        ("grep {1..9}", "a shell writes out as something else"),
+        ("grep $[1+1]", "which cannot be checked"),
+        ("grep -٣", "grep has no such flag"),
+        ("grep a\0b", "it holds a NUL character"),
         ("", "a command is missing"),
         *(
             (f"ls{sign}ls", "it does more than call commands")

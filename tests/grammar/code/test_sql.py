@@ -297,3 +297,52 @@ def test_a_statement_in_a_fence():
     again = filled(one, "SELECT id FROM guests WHERE name = '<redacted:who>'", {"who": "Bo"}, random.Random(0))
     assert again == text
     assert filled(one, again, {}, random.Random(0)) == text
+
+
+STAY = {"guests": ["id", "name", "city"], "bookings": ["id", "guest_id", "price"], "shop.items": ["id", "name"]}
+
+
+def stay(dialect):
+    return code(language="sql", dialect=dialect, tables=STAY, statements=ALL)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "text"),
+    [
+        ("postgres", "WITH secrets AS (SELECT * FROM secrets) SELECT * FROM secrets"),
+        ("postgres", "SELECT s.x FROM s, (WITH s AS (SELECT 1 AS x) SELECT * FROM s) q"),
+        ("postgres", "WITH a AS (SELECT id FROM b), b AS (SELECT id FROM guests) SELECT id FROM a"),
+        ("postgres", "WITH secrets AS (SELECT * FROM secrets) DELETE FROM guests USING secrets"),
+        ("postgres", "SELECT count(*) FROM guests HAVING nope > 1"),
+        ("postgres", "SELECT guests.id.x FROM guests"),
+        ("postgres", "SELECT name FROM guests UNION SELECT id, price FROM bookings"),
+        ("postgres", "INSERT INTO guests (id) SELECT * FROM bookings"),
+        ("postgres", "UPDATE guests SET name = 'a', name = 'b'"),
+        ("postgres", "DELETE FROM guests LIMIT 1"),
+        ("bigquery", "SELECT * EXCEPT (nope) FROM guests"),
+        ("snowflake", "SELECT name FROM guests QUALIFY nope = 1"),
+        ("mysql", "SELECT /*!50000 nope, */ name FROM guests"),
+    ],
+)
+def test_what_only_looks_as_if_it_kept_to_the_schema_is_refused(dialect, text):
+    assert problem(stay(dialect), text) is not None
+
+
+@pytest.mark.parametrize(
+    ("dialect", "text"),
+    [
+        ("postgres", "WITH guests AS (SELECT * FROM guests) SELECT * FROM guests"),
+        ("postgres", "WITH RECURSIVE t AS (SELECT id FROM guests UNION ALL SELECT id FROM t) SELECT id FROM t"),
+        ("postgres", "WITH a AS (SELECT id FROM guests), b AS (SELECT id FROM a) SELECT id FROM b"),
+        ("postgres", "WITH x AS (SELECT id FROM guests) DELETE FROM guests USING x WHERE guests.id = x.id"),
+        ("postgres", "SELECT city, count(*) AS n FROM guests GROUP BY city HAVING count(*) > 1 ORDER BY n"),
+        ("postgres", "SELECT g.city FROM guests g GROUP BY g.city HAVING count(g.id) > 2 AND g.city <> 'x'"),
+        ("postgres", "INSERT INTO guests SELECT * FROM guests"),
+        ("postgres", "SELECT shop.items.name FROM shop.items"),
+        ("bigquery", "SELECT * EXCEPT (name) FROM guests"),
+        ("mysql", "DELETE FROM guests LIMIT 1"),
+        ("snowflake", "SELECT name, row_number() OVER (ORDER BY id) AS r FROM guests QUALIFY r = 1"),
+    ],
+)
+def test_what_keeps_to_the_schema_in_a_roundabout_way_is_kept(dialect, text):
+    assert problem(stay(dialect), text) is None
