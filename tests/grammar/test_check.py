@@ -442,7 +442,7 @@ OPTIONAL = {f"p{number}": {"type": "string"} for number in range(401)}
                 "examples": example(to="<redacted:s>"),
                 "slots": {"s": {"type": "choice", "values": [*"abcdefghij" * 4, "too long a value"]}},
             },
-            "examples[0]: does not fit with one of the values of its slots: whatever is tried for find_train.argum",
+            "examples[0]: does not fit with one of the values of its slots: whatever is tried for",
         ),
         (
             {
@@ -450,7 +450,7 @@ OPTIONAL = {f"p{number}": {"type": "string"} for number in range(401)}
                 "examples": example(to="<redacted:s.a>"),
                 "slots": {"s": {"type": "record", "rows": [*[{"a": "x"}] * 40, {"a": "too long a value"}]}},
             },
-            "examples[0]: does not fit with one of the values of its slots: whatever is tried for find_train.argum",
+            "examples[0]: does not fit with one of the values of its slots: whatever is tried for",
         ),
         (
             {
@@ -458,7 +458,7 @@ OPTIONAL = {f"p{number}": {"type": "string"} for number in range(401)}
                 "examples": example(seats="<redacted:n>"),
                 "slots": {"n": {"type": "integer", "min": 0, "max": 100}},
             },
-            "examples[0]: does not fit with one of the values of its slots: whatever is tried for find_train.argum",
+            "examples[0]: does not fit with one of the values of its slots: whatever is tried for",
         ),
         (
             {"tools": tool_of(properties=OPTIONAL), "examples": example(p1="<redacted>"), "slots": {}},

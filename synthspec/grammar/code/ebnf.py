@@ -68,7 +68,10 @@ def problem(code: Ebnf, text: str) -> str | None:
     data = text.encode()
     taken = matcher.try_consume_tokens([*data])
     if "items; max is" in matcher.get_error():
-        return "the grammar can read it in too many ways; write rules that each text fits in one way"
+        return (
+            "the grammar has too many of its rules open at once; repeat with * in place of a rule that ends in "
+            "itself, and let each text be read in one way"
+        )
     if taken < len(data):
         place = len(data[:taken].decode(errors="ignore"))
         return f"the grammar does not allow what stands at character {place + 1}"
