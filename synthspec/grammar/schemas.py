@@ -33,6 +33,7 @@ _OLDER: tuple[tuple[str, type, str], ...] = (
 TELLING = KEYWORDS - NOTES | {"$defs", "$schema", "definitions", "dependencies"}
 
 _MAX_TOLD = 50
+LEVELS = 2  # that a schema which contains itself is written out
 MAX_OPTIONAL = 400  # properties of an object that are not required: engines lose their way among more
 MAX_PARTS = 5_000  # of a schema once its references are written out
 MAX_STRING = 60  # characters
@@ -235,16 +236,39 @@ def _near(key: str) -> str:
 def inlined(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The same schema with every `$ref` written out.
 
+    What contains itself is written out a few levels deep; below, what may be left out is left out.
+
     Raises:
-        ValueError: it contains itself, or is larger than `MAX_PARTS` when written out.
+        ValueError: it contains itself without end, or is larger than `MAX_PARTS` when written out.
         LookupError: a reference names nothing.
     """
-    left = [MAX_PARTS]
+    for levels in range(LEVELS, 0, -1):
+        try:
+            return _written_out(schema, levels)
+        except _TooLarge:
+            pass
+    return _written_out(schema, 0)
+
+
+class _TooLarge(ValueError):
+    def __init__(self) -> None:
+        super().__init__(f"has over {MAX_PARTS:,} parts once its references ($ref) are written out")
+
+
+# What no value fits, where a schema would contain itself once more.
+_NEVER: dict[str, Any] = {"not": {}}
+
+
+def _written_out(schema: Mapping[str, Any], levels: int) -> dict[str, Any]:
+    """As `inlined`, with what contains itself so many levels deep."""
+    left = MAX_PARTS
+    endless = ""
 
     def written(part: Any, above: tuple[str, ...]) -> Any:
-        left[0] -= 1
-        if left[0] < 0:
-            raise ValueError(f"has over {MAX_PARTS:,} parts once its references ($ref) are written out")
+        nonlocal left, endless
+        left -= 1
+        if left < 0:
+            raise _TooLarge
         if not isinstance(part, dict):
             return part
         result: dict[str, Any] = {}
@@ -259,14 +283,16 @@ def inlined(schema: Mapping[str, Any]) -> dict[str, Any]:
                 result[key] = {name: written(inner, above) for name, inner in value.items()}
             else:
                 result[key] = value
+        result = _ended(result)
         reference = part.get("$ref")
-        if reference is None:
+        if reference is None or result is _NEVER:
             return result
-        if reference in above:
-            raise ValueError(
-                f"contains itself through $ref {shown(reference)}; write out as many levels as there are"
-            )
+        if above.count(reference) > levels:
+            endless = reference
+            return _NEVER
         named = written(target(schema, reference), (*above, reference))
+        if named is _NEVER:
+            return _NEVER
         if not isinstance(named, dict):  # true or false
             named = {} if named else {"not": {}}
         if set(result) <= NOTES:
@@ -276,7 +302,49 @@ def inlined(schema: Mapping[str, Any]) -> dict[str, Any]:
 
     result = written(schema, ("#",))
     assert isinstance(result, dict)
+    if result is _NEVER:
+        raise ValueError(
+            f"contains itself without end through $ref {shown(endless)}; make it optional there, or an item of "
+            "an array that may be empty"
+        )
     return result
+
+
+def _ended(part: dict[str, Any]) -> dict[str, Any]:
+    """A schema without what would go on for ever; `_NEVER` where it cannot do without."""
+    found = dict(part)
+    if any(one is _NEVER for one in found.get("allOf", ())):
+        return _NEVER
+    for key in ("anyOf", "oneOf"):
+        if key in found:
+            found[key] = [one for one in found[key] if one is not _NEVER]
+            if part[key] and not found[key]:
+                return _NEVER
+    for key in ("properties", "patternProperties"):
+        if key in found:
+            found[key] = {name: one for name, one in found[key].items() if one is not _NEVER}
+    gone = part.get("properties", {}).keys() - found.get("properties", {}).keys()
+    if gone & set(found.get("required", ())):
+        return _NEVER
+    items = found.get("prefixItems", [])
+    most = next((place for place, one in enumerate(items) if one is _NEVER), None)
+    if most is not None:
+        found["prefixItems"] = items[:most]
+    elif found.get("items") is _NEVER:
+        most = len(items)
+    if most is not None:
+        found.pop("items", None)
+        found["maxItems"] = min(most, found.get("maxItems", most))
+        if not found.get("prefixItems"):
+            found.pop("prefixItems", None)
+        if found.get("minItems", 0) > found["maxItems"]:
+            return _NEVER
+    for key in ("additionalProperties", "unevaluatedProperties", "unevaluatedItems"):
+        if found.get(key) is _NEVER:
+            found[key] = False
+    if found.get("not") is _NEVER:
+        del found["not"]
+    return found
 
 
 def bounded(schema: Any) -> dict[str, Any]:

@@ -92,8 +92,8 @@ CASES = {
         "tools[0].parameters.properties.to.$ref: $ref '#/$defs/town' names nothing",
     ),
     "endless schema": (
-        {"tools": schema_of({"$ref": "#"})},
-        "tools[0].parameters: contains itself through $ref '#'; write out as many levels",
+        {"tools": tool_of(properties={"to": {"$ref": "#"}}, required=["to"])},
+        "tools[0].parameters: contains itself without end through $ref '#'; make it optional there",
     ),
     "no object": (
         {"tools": [{**TOOL, "parameters": {"type": "string"}}]},

@@ -1,7 +1,11 @@
+import json
+import random
+
 import jsonschema_rs
 import pytest
 
 from synthspec.grammar.constraint import Constraint, Json, problem
+from synthspec.grammar.invent import invented
 from synthspec.grammar.schemas import (
     MAX_ITEMS,
     MAX_STRING,
@@ -12,6 +16,7 @@ from synthspec.grammar.schemas import (
     schema_mistakes,
     target,
     unenforced,
+    validator_of,
     width,
 )
 
@@ -29,8 +34,11 @@ def told(schema):
         ({"properties": {"a": {"$ref": "other.json#/a"}}}, "leads out of this schema"),
         ({"properties": {"a": {"$ref": "#/$defs/b"}}}, "properties.a.$ref: $ref '#/$defs/b' names nothing"),
         ({"$dynamicRef": "#a"}, "$dynamicRef is not supported"),
-        ({"$defs": {"t": {"items": {"$ref": "#/$defs/t"}}}, "$ref": "#/$defs/t"}, "contains itself"),
-        ({"properties": {"a": {"$ref": "#"}}}, "contains itself"),
+        (
+            {"$defs": {"t": {"items": {"$ref": "#/$defs/t"}, "minItems": 1}}, "$ref": "#/$defs/t"},
+            "contains itself",
+        ),
+        ({"properties": {"a": {"$ref": "#"}}, "required": ["a"]}, "contains itself"),
         ({"properties": {"a": {"pattern": "["}}}, "the keyword pattern"),
         ({"properties": {"a": {"pattern": r"[\x00-\u{10ffff}]{9000}"}}}, "asks for over 1,000 characters"),
         (
@@ -273,3 +281,51 @@ def test_width_of_a_pattern():
     assert width("[A-Z]{3}-[0-9]{1,4}") == (5, 8)
     with pytest.raises(ValueError, match="not a regular expression"):
         width("(")
+
+
+TREE = {
+    "$ref": "#/$defs/node",
+    "$defs": {
+        "node": {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "maxLength": 5},
+                "kids": {"type": "array", "items": {"$ref": "#/$defs/node"}, "maxItems": 3},
+                "next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]},
+            },
+            "required": ["name", "next"],
+        }
+    },
+}
+
+
+def test_what_contains_itself_is_written_out_until_it_can_end():
+    plain = inlined(TREE)
+    assert "$ref" not in json.dumps(plain)
+    first = plain["properties"]["kids"]["items"]
+    last = first["properties"]["kids"]["items"]["properties"]
+    assert last["kids"] == {"type": "array", "maxItems": 0}
+    assert last["next"] == {"anyOf": [{"type": "null"}]}
+    judge = validator_of(TREE)
+    for seed in range(40):
+        assert judge.is_valid(invented(plain, random.Random(seed)))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#"},
+        {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
+        {"type": "array", "items": {"$ref": "#"}, "minItems": 1},
+        {"type": "array", "prefixItems": [{"type": "null"}, {"$ref": "#"}], "minItems": 2},
+        {"anyOf": [{"$ref": "#"}, {"allOf": [{"$ref": "#"}, {"type": "object"}]}]},
+    ],
+)
+def test_what_contains_itself_without_end_is_told(schema):
+    with pytest.raises(ValueError, match="contains itself without end through \\$ref '#'"):
+        inlined(schema)
+
+
+def test_what_contains_itself_in_many_places_is_written_out_less_deep():
+    many = {"type": "object", "properties": {f"p{number}": {"$ref": "#"} for number in range(60)}}
+    assert inlined(many)["properties"]["p0"]["properties"] == {}
