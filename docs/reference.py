@@ -19,6 +19,10 @@ Schema = dict[str, Any]
 def page() -> str:
     """The text of reference.md."""
     lines = ["# Every key", "", "What is not marked as needed may be left out.", ""]
+    lines += [
+        "The project that `synthspec init` writes is smaller than these defaults, and its gate is laxer.",
+        "",
+    ]
     for name, title in FILES:
         schema = json.loads((HERE.parent / "schemas" / f"{name}.schema.json").read_text("utf-8"))
         lines += [f"## {title}", "", *table(schema)]

@@ -60,7 +60,9 @@ def checked(grammars: list[Row]) -> Any:
             notes.append(Text(f"{row['name']}: not enforced while decoding, only checked afterwards: {places}"))
         if row["unwritable"]:
             places = "; ".join(row["unwritable"])
-            notes.append(Text(f"{row['name']}: a target held to the constraint cannot write {places}"))
+            notes.append(
+                Text(f"warning: {row['name']}: a target held to the constraint cannot write {places}", "yellow")
+            )
         for engine, sentences in row["unsupported"].items():
             for sentence in sentences:
                 engines, names = cannot.setdefault(sentence, ({}, {}))
@@ -85,7 +87,11 @@ def shown(grammar: Row, engine: str) -> Any:
     said = constraint if isinstance(constraint, str) else json.dumps(constraint, indent=2, ensure_ascii=False)
     parts: list[Any] = [Rule("what the target reads", align="left"), Text(printable(grammar["conversation"]))]
     parts += [Rule(f"what it is held to, as {engine} takes it", align="left"), Text(printable(said.strip()))]
-    parts += [Rule("examples, filled", align="left"), legend()]
+    parts += [
+        Rule("examples, filled", align="left"),
+        legend(),
+        Text(f"Drawn with the seed {grammar['seed']}: other requests have other values, fields and lengths."),
+    ]
     for example in grammar["examples"]:
         why = f", because {example['reason']}" if example["reason"] else ""
         parts.append(Text(f"{example['tokens']} tokens, {example['state']}{why}:", style="bold"))

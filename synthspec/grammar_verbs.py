@@ -12,7 +12,7 @@ from synthspec import progress
 from synthspec.errors import UserError
 from synthspec.files import is_folder, write_text
 from synthspec.grammar.model import Grammar, load_grammar
-from synthspec.yamlfile import as_told
+from synthspec.yamlfile import as_told, shown
 
 Row = dict[str, Any]
 
@@ -120,9 +120,8 @@ def _unwritable(grammar: Grammar) -> list[str]:
         matcher = whole.deep_copy() if whole else byte_matcher(some.constraint.lark())
         taken = matcher.try_consume_tokens(list(text.encode()))
         if taken < len(text.encode()):
-            found.append(
-                f"examples[{index}], from character {len(text.encode()[:taken].decode(errors='ignore'))}"
-            )
+            rest = text.encode()[taken:].decode(errors="ignore")
+            found.append(f"examples[{index}] from {shown(rest[:24])} on")
     return found
 
 
@@ -134,7 +133,7 @@ def show(path: Path, tokenizer: Any, seed: int) -> Row:
         seed: what slots, shape and marks are drawn with.
 
     Returns:
-        `grammar`, `slots` (their values), `conversation` (the text that the target reads), `constraint`
+        `grammar`, `seed`, `slots` (their values), `conversation` (the text that the target reads), `constraint`
         (for each engine), and `examples`: each with its `text`, `tokens`, `state`, `reason`, and `spans`, a
         list of `kind` and `text`.
     """
@@ -175,6 +174,7 @@ def show(path: Path, tokenizer: Any, seed: int) -> Row:
     held = Constraint.from_json(constraint)
     return {
         "grammar": grammar.name,
+        "seed": seed,
         "slots": slots,
         "conversation": chat_text(tokenizer, messages, tools),
         "constraint": {"llguidance": held.lark(), "sglang": held.sglang(), "vllm": held.vllm()},

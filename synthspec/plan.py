@@ -92,6 +92,7 @@ def make_plan(path: Path, runs: Path | None = None) -> Plan:
         requests = _guessed(run, grammars)
     notes += _shortfalls(run, requests, [grammar.name for grammar in grammars])
     notes += _unshown_tools(grammars)
+    notes += _rare_tools(grammars, requests)
     by_grammar = Counter(row["grammar"] for row in requests)
     by_tool = tallied((row["grammar"], row.get("tool")) for row in requests)
     by_purpose = Counter(row["purpose"] for row in requests)
@@ -256,6 +257,27 @@ def _unshown_tools(grammars: list[Any]) -> list[str]:
     return notes
 
 
+def _rare_tools(grammars: list[Any], requests: list[Row]) -> list[str]:
+    """Tools that so few prompts are near to that the drafter will hardly see them."""
+    by_tool = tallied((row["grammar"], row.get("tool")) for row in requests)
+    notes = []
+    for grammar in grammars:
+        counts = by_tool.get(grammar.name, {})
+        if grammar.catalogue is not None or len(grammar.tools) < 2 or not counts:
+            continue
+        fair = sum(counts.values()) / len(grammar.tools)
+        rare = [f"{tool.name} ({counts.get(tool.name, 0)})" for tool in grammar.tools]
+        rare = [
+            name for name, tool in zip(rare, grammar.tools, strict=True) if counts.get(tool.name, 0) < fair / 2
+        ]
+        if rare:
+            notes.append(
+                f"few prompts are near to {', '.join(rare)} of the grammar {grammar.name}: write into "
+                "match.about or the tool's description what they are about, or add a source"
+            )
+    return notes
+
+
 def _tools_travel(grammars: list[Any], tokenizer: Any) -> str:
     """Whether the chat template shows the tools, found by rendering with and without them."""
     from synthspec.prompting.render import template_shows_tools
@@ -389,7 +411,7 @@ def table(plan: Plan) -> Any:
     if plan.minutes:
         total = sum(plan.minutes.values())
         parts = ", ".join(f"{name} {value:.1f}" for name, value in plan.minutes.items())
-        lines.add_row("minutes", f"about {total:.0f} on this machine ({parts})")
+        lines.add_row("minutes", f"about {total:.0f} on this machine, measured just now ({parts})")
     lines.add_row("done", ", ".join(plan.done) or "nothing yet")
     sources = Table("prompts", "from", "licence", box=None, header_style="bold", pad_edge=False)
     sources.add_column("prompts", justify="right")

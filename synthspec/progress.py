@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 Tick = Callable[[int], None]
 
+TELLING = 0.1  # share of the work after which its speed tells the time left
 SECONDS_BETWEEN_LINES = 20.0  # where stderr is no terminal, lines stand in for bars
 
 _quiet = False
@@ -89,8 +90,9 @@ def _lines(title: str, total: int | None, unit: str, resumes: bool) -> Tick:
         last = now
         rate = (done - before) / (now - begun)
         of = f" of {total:,}" if total else ""
-        # The first batch says too little about the rest to tell the time left.
-        left = f", {duration((total - done) / rate)} left" if total and lines else ""
+        # The first ones say too little about the rest to tell the time left.
+        known = total and lines and done - before >= TELLING * (total - before)
+        left = f", {duration((total - done) / rate)} left" if total and known else ""
         say(f"  {title}: {done:,}{of} {unit}, {_rate(rate)}{left}")
         lines += 1
 

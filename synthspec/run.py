@@ -166,24 +166,21 @@ def run_folder(path: Path, runs: Path | None = None) -> Path:
         UserError: as `open_run`.
     """
     path = named(path, runs)
+    if not path.exists() and (others := sorted(Path().glob(f"*/runs/{path.name}/manifest.json"))):
+        raise UserError(f"there is no run {path}; there is one in {others[0].parent}: name that folder")
     is_spec = path.is_file() or (path / SPEC_FILE).is_file()
     return open_run(path, runs).folder if is_spec and not (path / "manifest.json").exists() else path
 
 
 def _existing(folder: Path) -> Run:
-    """A run folder, with the spec that it came from, or the copy of it where that has gone."""
+    """A run folder, with the spec that it came from, or its copy where that has gone or has another name."""
     manifest = read_manifest(folder)
     file = Path(os.path.normpath(folder.resolve() / manifest.spec.path))
-    if file.is_file():
-        spec = load_spec(file)
+    spec = load_spec(file) if file.is_file() else None
+    if spec is not None and spec.name == manifest.name:
         manifest.spec.content = file.read_text("utf-8")
     else:
         spec = load_spec(file, content=manifest.spec.content)
-    if spec.name != manifest.name:
-        raise UserError(
-            f"the run {folder} is named {manifest.name}, but its spec {file} now has the name {spec.name}: "
-            f"run the spec itself, or set its name back"
-        )
     return Run(folder, file.parent, spec, manifest)
 
 

@@ -233,7 +233,7 @@ def show_table(run: dict[str, Any]) -> Any:
     stages = Table("stage", "unit", box=None, header_style="bold", pad_edge=False)
     for column in ("requested", "kept", "took"):
         stages.add_column(column, justify="right")
-    stages.add_column("otherwise")
+    stages.add_column("dropped")
     for name, stage in run["stages"].items():
         if not stage["finished"] or "unit" not in stage:
             stages.add_row(name, "at work" if run["working"] else "not finished")

@@ -9,7 +9,7 @@ import pytest
 
 from synthspec.errors import UserError
 from synthspec.ledger import Counts
-from synthspec.run import locked, named, open_run
+from synthspec.run import locked, named, open_run, run_folder
 from synthspec.runfolders import find, removal, removal_text, remove, summaries, summary
 
 SPEC = "name: small\nprompts: [{name: p, files: [p.jsonl], licence: MIT}]\nmatch: [p]\ngrammars: [g.yaml]\n"
@@ -53,12 +53,18 @@ def test_a_run_outlives_its_spec(project):
     assert open_run(run.folder).spec == run.spec
 
 
-def test_a_run_whose_spec_was_renamed_is_refused(project):
+def test_a_run_whose_spec_has_another_name_now_goes_by_its_copy(project):
     run = saved(project)
-    (project / "synthspec.yaml").write_text(SPEC.replace("small", "other"))
-    with pytest.raises(UserError, match="now has the name other"):
-        open_run(run.folder)
+    (project / "synthspec.yaml").write_text(SPEC.replace("small", "other") + "seed: 5\n")
+    assert open_run(run.folder).spec == run.spec
     assert open_run(project).folder.name == "other"
+
+
+def test_a_run_of_that_name_elsewhere_is_told(project, monkeypatch):
+    run = saved(project)
+    monkeypatch.chdir(project.parent)
+    with pytest.raises(UserError, match=f"there is one in {project.name}/runs/{run.name}: name that folder"):
+        run_folder(Path(run.name))
 
 
 def test_a_folder_of_another_version_is_refused_in_words(project):

@@ -72,8 +72,12 @@ def render(run: Run) -> Counts:
         ):
             values = write_values(grammars, target, ask, run.spec.seed, tick=tick)
         write_rows(run.path("requests/slots.parquet"), SLOT_VALUES, values)
-        told = Counter(row["state"] for row in values)
-        progress.say(f"  slots     {', '.join(f'{n:,} {state}' for state, n in told.most_common())}")
+        told = count("value", [row["state"] for row in values])
+        states_of_values = ", ".join(f"{n:,} {state}" for state, n in told.dropped.items())
+        progress.say(
+            f"  slots     {told.kept:,} of {told.requested:,} values kept, {states_of_values}".rstrip(", ")
+        )
+        run.enter("slots", told)
     matches = run.rows("matches/matches.parquet")
     prompts = run.rows("prompts/prompts.parquet")
     with progress.bar("render", len(matches), "matches") as tick:
