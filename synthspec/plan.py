@@ -93,6 +93,7 @@ def make_plan(path: Path, runs: Path | None = None) -> Plan:
     notes += _shortfalls(run, requests, [grammar.name for grammar in grammars])
     notes += _unshown_tools(grammars)
     notes += _rare_tools(grammars, requests)
+    notes += _thinking(spec.generate.thinking, tokenizer)
     by_grammar = Counter(row["grammar"] for row in requests)
     by_tool = tallied((row["grammar"], row.get("tool")) for row in requests)
     by_purpose = Counter(row["purpose"] for row in requests)
@@ -276,6 +277,22 @@ def _rare_tools(grammars: list[Any], requests: list[Row]) -> list[str]:
                 "match.about or the tool's description what they are about, or add a source"
             )
     return notes
+
+
+def _thinking(asked: str, tokenizer: Any) -> list[str]:
+    """Whether the target thinks as it does in production must be said where it can do either."""
+    from synthspec.prompting.render import template_thinks
+
+    if template_thinks(tokenizer) and asked == "template":
+        return [
+            "the target's chat template can have it think or not: say in generate.thinking what production "
+            "does, since a drafter trained on the one guesses the other badly"
+        ]
+    if not template_thinks(tokenizer) and asked != "template":
+        return [
+            f"generate.thinking: {asked} changes nothing, since the target's chat template has no such switch"
+        ]
+    return []
 
 
 def _tools_travel(grammars: list[Any], tokenizer: Any) -> str:

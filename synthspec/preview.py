@@ -31,7 +31,7 @@ def make_preview(path: Path, n: int) -> list[Row]:
     from synthspec.prompting.match import match
     from synthspec.prompting.pull import pull
     from synthspec.prompting.render import render
-    from synthspec.targets.answer import asking
+    from synthspec.targets.answer import asking, changed
     from synthspec.targets.asked import by_slot, longest_value, write_values
 
     run = open_run(path)
@@ -66,9 +66,8 @@ def make_preview(path: Path, n: int) -> list[Row]:
     with progress.bar("the target answers", len(requests), "requests") as tick:
         # All grammars together: a step takes hardly longer for many rows than for one.
         longest = max((len(row["prompt_ids"]) + row["max_new_tokens"] for row in requests), default=0)
-        free = {"constraint": None} if spec.generate.decode == "free" else {}
         with asking(target, spec.worker, longest, key) as ask:
-            answers = ask([{**row, **free} for row in requests], tick)
+            answers = ask([changed(row, spec.generate) for row in requests], tick)
     for request, answered in zip(requests, answers, strict=True):
         ids, finish_reason = (answered.ids, answered.finish_reason) if answered else ([], "no answer")
         verdict = judge(request, ids, finish_reason, grammars[request["grammar"]], tokenizer)

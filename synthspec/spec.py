@@ -115,6 +115,11 @@ class Generate(Part):
         "constrained",
         description="`constrained`: held to the grammar while it decodes; `free`: only checked afterwards",
     )
+    thinking: Literal["template", "on", "off"] = Field(
+        "template",
+        description="whether the target thinks before it answers: as the chat template says, or else",
+    )
+    logprobs: bool = Field(False, description="keep the log-probability of every token")
     temperature: float = Field(0.0, ge=0, le=2, description="0 takes the likeliest token")
     top_p: float = Field(
         1.0, gt=0, le=1, description="of sampling: the likeliest tokens of this share together"
@@ -126,6 +131,8 @@ class Generate(Part):
     def _differ(self) -> Generate:
         if self.samples > 1 and not self.temperature:
             raise ValueError("several samples at temperature 0 are all the same; raise temperature, or take 1")
+        if self.thinking == "on" and self.decode == "constrained":
+            raise ValueError("what thinks before it answers cannot be held to a grammar; set decode to free")
         return self
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from synthspec.grammar.model import Grammar
 
 MAX_REASON = 200  # characters
+_THOUGHT = re.compile(r"(?:(?!</think>).)*</think>\s*", re.DOTALL)
 
 # What a byte is; of a token's bytes the largest decides what the token is.
 _FORCED, _STRUCTURE, _FREE, _VALUE = 0, 1, 2, 3  # new bytes are 0: forced
@@ -93,10 +95,27 @@ def judge(
     except UnicodeDecodeError:
         return Verdict("invalid", reason="it is not UTF-8")
     constraint = request.get("constraint") or grammar.constraint.to_json()
-    verdict = judge_text(grammar, text, _constraint(constraint).tools)
+    thought = _thought(text)
+    verdict = judge_text(grammar, text[thought:], _constraint(constraint).tools)
     if verdict.state != "kept":
         return verdict
-    return Verdict("kept", tuple(label(constraint, ids, tokenizer)))
+    if not thought:
+        return Verdict("kept", tuple(label(constraint, ids, tokenizer)))
+    sizes = accumulate(len(table.bytes_of[token]) for token in text_ids)
+    before = 1 + next(n for n, size in enumerate(sizes) if size >= len(text[:thought].encode()))
+    spans = [Span("free", 0, before)]
+    for kind, start, end in label(constraint, ids[before:], tokenizer):
+        if kind == "free" and start == 0:
+            spans = [Span("free", 0, before + end)]
+        else:
+            spans.append(Span(kind, before + start, before + end))
+    return Verdict("kept", tuple(spans))
+
+
+def _thought(text: str) -> int:
+    """How many characters of a text are what the target thought before it answered."""
+    found = _THOUGHT.match(text)
+    return found.end() if found else 0
 
 
 def judge_text(grammar: Grammar, text: str, shown: Collection[str] = ()) -> Verdict:

@@ -87,7 +87,7 @@ def render(
         else:
             messages = [{"role": "user", "content": text}]
             length = spec.replay.max_new_tokens if row["purpose"] == "replay" else lengths[row["set"]]
-        ids = [] if unfit else encode(tokenizer, messages, tools)
+        ids = [] if unfit else encode(tokenizer, messages, tools, spec.generate.thinking)
         if 0 < len(ids) <= MAX_PROMPT_TOKENS:
             states.append("kept")
             told = canonical(messages)
@@ -192,22 +192,32 @@ def _functions(tools: Iterable[Tool]) -> list[Row]:
     return [tool.model_dump(include={"name", "description", "parameters"}) for tool in tools]
 
 
-def encode(tokenizer: Any, messages: list[Message], tools: list[Row] | None = None) -> list[int]:
+def encode(
+    tokenizer: Any, messages: list[Message], tools: list[Row] | None = None, thinking: str = "template"
+) -> list[int]:
     """Token ids of a conversation up to where the target's answer begins.
+
+    Args:
+        thinking: `on`, `off`, or `template` for what the chat template does by itself.
 
     Raises:
         UserError: the tokenizer has no chat template, or the template refuses the conversation.
     """
-    ids: list[int] = tokenizer(chat_text(tokenizer, messages, tools), add_special_tokens=False)["input_ids"]
+    text = chat_text(tokenizer, messages, tools, thinking)
+    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
     return ids
 
 
-def chat_text(tokenizer: Any, messages: list[Message], tools: list[Row] | None = None) -> str:
+def chat_text(
+    tokenizer: Any, messages: list[Message], tools: list[Row] | None = None, thinking: str = "template"
+) -> str:
     """The conversation as the target's chat template writes it, up to where the answer begins."""
     wrapped = [{"type": "function", "function": tool} for tool in tools] if tools else None
+    # Templates name the switch in one of two ways, and read over the other.
+    switch = {} if thinking == "template" else dict.fromkeys(("enable_thinking", "thinking"), thinking == "on")
     try:
         text: str = tokenizer.apply_chat_template(
-            messages, tools=wrapped, tokenize=False, add_generation_prompt=True
+            messages, tools=wrapped, tokenize=False, add_generation_prompt=True, **switch
         )
     except (ValueError, jinja2.TemplateError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
@@ -219,6 +229,13 @@ def template_shows_tools(tokenizer: Any, tools: list[Row]) -> bool:
     """Whether the target's chat template writes down the tools that it is handed."""
     messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
     return bool(tools) and chat_text(tokenizer, messages, tools) != chat_text(tokenizer, messages)
+
+
+def template_thinks(tokenizer: Any) -> bool:
+    """Whether the target's chat template has a switch for thinking."""
+    messages = [{"role": "user", "content": "u"}]
+    on, off = (chat_text(tokenizer, messages, thinking=way) for way in ("on", "off"))
+    return on != off
 
 
 def template_shows_calls(tokenizer: Any) -> bool:

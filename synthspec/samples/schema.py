@@ -85,6 +85,7 @@ COMPLETIONS = pa.schema(
         ("request_id", pa.string()),
         ("ids", IDS),  # as the target wrote them, the end token included
         ("finish_reason", pa.string()),  # stop | length
+        ("logprobs", pa.list_(pa.float32())),  # of each token, where the spec asks for them
         ("target", pa.string()),  # fingerprint of the target that wrote it
     ]
 )

@@ -97,7 +97,6 @@ def generate(run: Run) -> Counts:
     file, spec = run.path("requests/requests.parquet"), run.spec
     requests = Table(file)
     target = loaded_target(run)
-    free = spec.generate.decode == "free"
     with progress.bar("generate", len(requests), "requests", resumes=True) as tick:
         answer(
             file,
@@ -105,7 +104,7 @@ def generate(run: Run) -> Counts:
             spec.worker,
             run.path("completions"),
             tick,
-            free=free,
+            how=spec.generate,
             key=worker_key(run),
             piece=run.piece,
         )

@@ -73,7 +73,7 @@ def _render(run: Run) -> Settings:
         "seed": spec.seed,
         "replay": {"max_new_tokens": spec.replay.max_new_tokens},
         "ood": [{"name": ood.name, "max_new_tokens": ood.max_new_tokens} for ood in spec.ood],
-        "generate": spec.generate.model_dump(mode="json", exclude={"decode"}),
+        "generate": spec.generate.model_dump(mode="json", exclude={"decode", "logprobs"}),
         **(_generate(run) if facts.target_fills_slots(run) else facts.tokenizer_facts(run)),
     }
 
@@ -85,7 +85,7 @@ def _generate(run: Run) -> Settings:
         "target": {**asked, **facts.target_facts(run)},
         # Which servers they are does not matter, as long as they serve the same.
         "worker": spec.worker.model_dump(mode="json", include={"kind", "batch_rows"}),
-        "decode": spec.generate.decode,
+        "generate": spec.generate.model_dump(mode="json", include={"decode", "logprobs"}),
         "versions": facts.versions(),
     }
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from synthspec.files import content_id
 from synthspec.samples.schema import COMPLETIONS, Table, write_rows
-from synthspec.spec import InProcess, Worker
+from synthspec.spec import Generate, InProcess, Worker
 from synthspec.targets.load import LoadedTarget
 
 if TYPE_CHECKING:
@@ -51,6 +51,15 @@ def shards(requests: Iterable[Row], size: int) -> Iterator[list[str]]:
         yield batch
 
 
+_AS_ASKED = Generate()
+
+
+def changed(row: Row, how: Generate) -> Row:
+    """A request as it is put to a worker."""
+    free = {"constraint": None} if how.decode == "free" else {}
+    return {**row, **free, "logprobs": how.logprobs}
+
+
 class Asker(Protocol):
     """Answers some requests, in their order; None stands for a request that could not be answered."""
 
@@ -64,7 +73,7 @@ def answer(
     folder: Path,
     tick: Tick = lambda n: None,
     *,
-    free: bool = False,
+    how: Generate = _AS_ASKED,
     key: str | None = None,
     piece: Callable[[str, Callable[[], None]], None] = lambda name, work: work(),
 ) -> None:
@@ -75,7 +84,7 @@ def answer(
         worker: who runs the target.
         folder: where `<number>-<content>.parquet` files appear.
         tick: called with the number of requests done, first with those that were done already.
-        free: hold no answer to its constraint.
+        how: `decode` free holds no answer to its constraint; `logprobs` are kept where it says so.
         key: for servers.
         piece: does the work of one shard, by its name; from several threads at once.
 
@@ -104,8 +113,7 @@ def answer(
 
             def work() -> None:
                 rows = table.slice(places)
-                if free:
-                    rows = [{**row, "constraint": None} for row in rows]
+                rows = [changed(row, how) for row in rows]
                 pairs = zip(rows, ask(rows, tick), strict=True)
                 write_rows(path, COMPLETIONS, (completion(row, one, target) for row, one in pairs if one))
 
@@ -186,11 +194,12 @@ def _in_process(rows: Sequence[Row], target: LoadedTarget, size: int, tick: Tick
                 row["seed"],
                 row.get("top_p") or 1.0,
                 row.get("top_k"),
+                row.get("logprobs", False),
             )
             for row in rows[start : start + size]
         ]
         for one in generate(target.model, asks, stop_ids=target.stop_ids, tick=tick):
-            found.append(Answered(one.ids, one.finish_reason))
+            found.append(Answered(one.ids, one.finish_reason, one.logprobs))
     return found
 
 
@@ -201,5 +210,6 @@ def completion(request: Row, answered: Answered, target: LoadedTarget) -> Row:
         "request_id": request["id"],
         "ids": answered.ids,
         "finish_reason": answered.finish_reason,
+        "logprobs": answered.logprobs,
         "target": target.fingerprint,
     }

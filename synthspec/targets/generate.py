@@ -35,6 +35,7 @@ class Ask:
         temperature: 0 takes the likeliest token, more samples.
         seed: of this row's own random numbers, so that an answer does not depend on its neighbours'.
         top_p, top_k: as in `sample`.
+        logprobs: give the log-probability of every token too.
     """
 
     ids: Sequence[int]
@@ -44,14 +45,20 @@ class Ask:
     seed: int = 0
     top_p: float = 1.0
     top_k: int | None = None
+    logprobs: bool = False
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What was written, the end token included, and why it ended: `stop` or `length`."""
+    """What was written, the end token included, and why it ended: `stop` or `length`.
+
+    Args:
+        logprobs: of each token, at temperature 1 and among those that the constraint left, if asked for.
+    """
 
     ids: list[int]
     finish_reason: str
+    logprobs: list[float] | None = None
 
 
 def prefill(
@@ -114,6 +121,7 @@ def generate(
     live = list(range(len(asks)))
     lengths = [len(ask.ids) for ask in asks]
     written: list[list[int]] = [[] for _ in asks]
+    told: list[list[float] | None] = [[] if ask.logprobs else None for ask in asks]
     ends: list[str | None] = [None] * len(asks)
     stop = frozenset(stop_ids)
     dice = [torch.Generator().manual_seed(ask.seed) for ask in asks]
@@ -137,6 +145,8 @@ def generate(
                 continue
             token = choice[i]
             written[row].append(token)
+            if (logprobs := told[row]) is not None:
+                logprobs.append(float(logits[i].float().log_softmax(-1)[token]))
             if token in stop:
                 ends[row] = "stop"
             elif len(written[row]) == asks[row].max_new_tokens:
@@ -155,7 +165,7 @@ def generate(
         at = [[lengths[row] + len(written[row]) - 1] for row in live]
         hidden, _ = model.forward(ids, torch.tensor(at, device=model.device), cache)
         hidden = hidden[:, 0]
-    return [Answer(ids, end or "length") for ids, end in zip(written, ends, strict=True)]
+    return [Answer(ids, end or "length", odds) for ids, end, odds in zip(written, ends, told, strict=True)]
 
 
 def sample(

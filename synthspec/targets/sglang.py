@@ -112,18 +112,23 @@ class SglangServer:
 
     async def ask(self, row: Row, within: float) -> Answered:
         """Answer one request; see `fleet.Worker`."""
-        body = {"input_ids": list(row["prompt_ids"]), "sampling_params": sampling(row)}
+        body: dict[str, Any] = {"input_ids": list(row["prompt_ids"]), "sampling_params": sampling(row)}
+        if row.get("logprobs"):
+            body["return_logprob"] = True
         answer, fresh = await self._server.call("POST", "/generate", body, within)
         try:
             meta = answer["meta_info"]
             ids, reason = answer["output_ids"], meta["finish_reason"]["type"]
             counted, read = meta["completion_tokens"], meta["prompt_tokens"]
-        except (KeyError, TypeError):
+            logprobs = [float(one[0]) for one in meta["output_token_logprobs"]] if row.get("logprobs") else None
+        except (KeyError, TypeError, IndexError, ValueError):
             raise Fault("its answer has no token ids: is it SGLang 0.5.23 or newer?") from None
         check_answer(ids, reason, row, self._expected.vocab_size)
         if counted != len(ids) or read != len(row["prompt_ids"]):
             raise Fault(f"it counts {read} and {counted} tokens where there are others")
-        return Answered(ids, reason, fresh=fresh)
+        if logprobs is not None and len(logprobs) != len(ids):
+            raise Fault(f"it gives {len(logprobs)} log-probabilities of {len(ids)} tokens")
+        return Answered(ids, reason, logprobs, fresh)
 
     async def close(self) -> None:
         await self._server.close()

@@ -65,17 +65,24 @@ class VllmServer:
         }
         if row["constraint"]:
             body["structured_outputs"] = Constraint.from_json(row["constraint"]).vllm()
+        if row.get("logprobs"):
+            body["logprobs"] = 0
         answer, fresh = await self._server.call("POST", "/v1/completions", body, within)
         try:
             choice, usage = answer["choices"][0], answer["usage"]
             ids, reason = choice["token_ids"], choice["finish_reason"]
             counted, read = usage["completion_tokens"], usage["prompt_tokens"]
-        except (KeyError, IndexError, TypeError):
+            logprobs = (
+                [float(one) for one in choice["logprobs"]["token_logprobs"]] if row.get("logprobs") else None
+            )
+        except (KeyError, IndexError, TypeError, ValueError):
             raise Fault("its answer has no token ids: is it vLLM 0.11 or newer?") from None
         check_answer(ids, reason, row, self._expected.vocab_size)
         if counted != len(ids) or read != len(row["prompt_ids"]):
             raise Fault(f"it counts {read} and {counted} tokens where there are others")
-        return Answered(ids, reason, fresh=fresh)
+        if logprobs is not None and len(logprobs) != len(ids):
+            raise Fault(f"it gives {len(logprobs)} log-probabilities of {len(ids)} tokens")
+        return Answered(ids, reason, logprobs, fresh)
 
     async def close(self) -> None:
         await self._server.close()

@@ -84,6 +84,22 @@ def test_spans_of_a_call_of_one_tool(load, tokenizer):
     ]
 
 
+@pytest.mark.parametrize(
+    "thought", ["<think>\nA train, so find_train.\n</think>\n\n", "hm</think>", "</think>\n"]
+)
+def test_what_was_thought_before_the_answer_is_free(load, tokenizer, thought):
+    plain = judge(REQUEST, [*tokenizer.encode(written(CALL)), END], "stop", load(), tokenizer)
+    ids = [*tokenizer.encode(thought), *tokenizer.encode(written(CALL)), END]
+    verdict = judge(REQUEST, ids, "stop", load(), tokenizer)
+    assert verdict.state == "kept"
+    assert partitions(verdict.spans, len(ids))
+    before = len(tokenizer.encode(thought))
+    assert verdict.spans[0] == Span("free", 0, before)
+    assert [(kind, start - before, end - before) for kind, start, end in verdict.spans[1:]] == [*plain.spans]
+    wrong = [*tokenizer.encode(f"{thought}no call"), END]
+    assert judge(REQUEST, wrong, "stop", load(), tokenizer).state == "invalid"
+
+
 def test_the_name_of_one_of_several_tools_is_structure_where_it_is_open(load, tokenizer):
     grammar = load(tools=[TOOL, OTHER])
     ids = [*tokenizer.encode(written({"name": "find_bus", "arguments": {"to": "A"}})), END]

@@ -6,7 +6,14 @@ from prompting_cases import CHAT, CHAT_WITH_TOOLS, a_spec, any_grammar, tokenize
 from synthspec.errors import UserError
 from synthspec.grammar.constraint import Constraint
 from synthspec.ledger import count
-from synthspec.prompting.render import MAX_PROMPT_TOKENS, fill_in, render, template_shows_tools, tools_text
+from synthspec.prompting.render import (
+    MAX_PROMPT_TOKENS,
+    fill_in,
+    render,
+    template_shows_tools,
+    template_thinks,
+    tools_text,
+)
 
 SLOTS = {"who": {"type": "person"}, "code": {"type": "identifier", "pattern": "[A-Z]{3}[0-9]{4}"}}
 
@@ -233,6 +240,21 @@ def test_requests_are_held_to_what_was_drawn_for_them():
     pairs = [matched(f"How cold is it at {n}?", n) for n in range(40)]
     rows, _ = rendered(tokenizer_with(CHAT), [grammar], *pairs)
     assert 3 <= len({row["constraint"] for row in rows}) <= 4
+
+
+THINKING = (
+    CHAT + "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}"
+)
+
+
+@pytest.mark.parametrize(("way", "ends"), [("template", False), ("on", False), ("off", True)])
+def test_the_target_thinks_as_the_spec_says(desk, way, ends):
+    tokenizer = tokenizer_with(THINKING)
+    generate = {"thinking": way, "decode": "free"}
+    (row,), _ = rendered(tokenizer, [desk], matched("Rain in Oslo?"), generate=generate)
+    assert tokenizer.decode(row["prompt_ids"]).endswith("<think>\n\n</think>\n\n") == ends
+    assert template_thinks(tokenizer)
+    assert not template_thinks(tokenizer_with(CHAT))
 
 
 def test_several_answers_to_a_request_differ_in_their_seeds_alone(desk):

@@ -114,6 +114,8 @@ class _Handler(BaseHTTPRequestHandler):
             "completion_tokens": len(ids),
             "prompt_tokens": len(body["input_ids"]),
         }
+        if body.get("return_logprob"):
+            meta["output_token_logprobs"] = [[-0.5, token, None] for token in ids]
         value: dict[str, Any] = {"output_ids": ids, "meta_info": meta}
         match misdeed:
             case "":

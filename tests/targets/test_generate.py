@@ -61,6 +61,15 @@ def test_a_sampled_row_does_not_depend_on_its_neighbours(model):
     assert alone != generate(model, [Ask([1, 5, 9], 20, temperature=1.0, seed=4)], stop_ids=[])[0].ids
 
 
+def test_log_probabilities_are_those_of_the_tokens_written(model):
+    ids = [1, 5, 9]
+    (one,) = generate(model, [Ask(ids, 6, logprobs=True)], stop_ids=[])
+    assert generate(model, [Ask(ids, 6)], stop_ids=[])[0].logprobs is None
+    logits = tiny_llama()(torch.tensor([[*ids, *one.ids]])).logits[0, len(ids) - 1 : -1].log_softmax(-1)
+    expected = logits[torch.arange(6), torch.tensor(one.ids)]
+    torch.testing.assert_close(torch.tensor(one.logprobs), expected, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("limits", "drawn"),
     [

@@ -12,7 +12,7 @@ from synthspec.files import content_id
 from synthspec.grammar.constraint import Constraint, Json, Text
 from synthspec.grammar.constraint import row as row_of
 from synthspec.samples.schema import REQUESTS, Table, read_rows, write_rows
-from synthspec.spec import Key, Servers
+from synthspec.spec import Generate, Key, Servers
 from synthspec.targets.answer import answer, in_order, shards
 from synthspec.targets.servers import read_key
 from synthspec.targets.sglang import sampling
@@ -110,7 +110,7 @@ def test_a_free_answer_is_held_to_nothing(requests, tmp_path):
     write_rows(tmp_path / "r.parquet", REQUESTS, constrained)
     with serving() as server:
         servers = Servers(kind="sglang", urls=[server.url])
-        answer(tmp_path / "r.parquet", target(), servers, tmp_path / "free", free=True)
+        answer(tmp_path / "r.parquet", target(), servers, tmp_path / "free", how=Generate(decode="free"))
         assert not any("regex" in body["sampling_params"] for body in server.asked)
         server.asked.clear()
         answer(tmp_path / "r.parquet", target(), servers, tmp_path / "held")
@@ -175,3 +175,14 @@ def test_no_server_at_all_stops_the_run_in_words(requests, tmp_path, monkeypatch
     servers = Servers(kind="sglang", urls=["http://127.0.0.1:9"])
     with pytest.raises(Stopped, match="no worker answers"):
         answer(path, target(), servers, tmp_path / "out")
+
+
+def test_log_probabilities_are_kept_where_they_are_asked_for(requests, tmp_path):
+    path, _ = requests
+    with serving() as server:
+        servers = Servers(kind="sglang", urls=[server.url])
+        answer(path, target(), servers, tmp_path / "with", how=Generate(logprobs=True))
+        answer(path, target(), servers, tmp_path / "without")
+    for row in read_rows(tmp_path / "with"):
+        assert row["logprobs"] == [-0.5] * len(row["ids"])
+    assert {row["logprobs"] for row in read_rows(tmp_path / "without")} == {None}
