@@ -105,7 +105,18 @@ class Servers(Part):
         return urls
 
 
-Worker = Annotated[InProcess | Servers, Field(discriminator="kind")]
+class Engine(Part):
+    """SGLang answers in this process."""
+
+    kind: Literal["sglang_engine"]
+    tp: int = Field(1, ge=1, description="GPUs that share the model")
+    options: dict[str, str | int | float | bool] = Field(
+        default={}, description="arguments of sglang.Engine, such as mem_fraction_static: 0.8"
+    )
+    batch_rows: int = Field(256, ge=1, le=65_536, description="rows of a file of completions")
+
+
+Worker = Annotated[InProcess | Servers | Engine, Field(discriminator="kind")]
 
 
 class Generate(Part):

@@ -39,3 +39,12 @@ def test_the_example_keeps_to_the_schemas():
         assert paths
         for path in paths:
             assert validator.is_valid(yaml.safe_load(path.read_text("utf-8"))), path
+
+
+def test_every_package_is_installed():
+    import tomllib
+
+    root = Path(__file__).parents[1]
+    listed = set(tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
+    made = {".".join(file.parent.relative_to(root).parts) for file in (root / "synthspec").rglob("__init__.py")}
+    assert made <= listed

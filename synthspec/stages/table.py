@@ -84,7 +84,7 @@ def _generate(run: Run) -> Settings:
     return {
         "target": {**asked, **facts.target_facts(run)},
         # Which servers they are does not matter, as long as they serve the same.
-        "worker": spec.worker.model_dump(mode="json", include={"kind", "batch_rows"}),
+        "worker": spec.worker.model_dump(mode="json", include={"kind", "batch_rows", "tp", "options"}),
         "generate": spec.generate.model_dump(mode="json", include={"decode", "logprobs"}),
         "versions": facts.versions(),
     }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from synthspec.files import content_id
 from synthspec.samples.schema import COMPLETIONS, Table, write_rows
-from synthspec.spec import Generate, InProcess, Worker
+from synthspec.spec import Generate, InProcess, Servers, Worker
 from synthspec.targets.load import LoadedTarget
 
 if TYPE_CHECKING:
@@ -130,7 +130,8 @@ def answer(
             for _ in side_by_side(write, missing, target.model.device, tick, tokens):
                 pass  # what counts is the file
         else:
-            _some_at_once(write, missing, IN_FLIGHT * len(worker.urls) + 1, tick)
+            servers = len(worker.urls) if isinstance(worker, Servers) else 1
+            _some_at_once(write, missing, IN_FLIGHT * servers + 1, tick)
 
 
 def _tokens(table: Table) -> Iterator[int]:

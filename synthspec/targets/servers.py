@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from synthspec.errors import UserError
-from synthspec.spec import Key, Servers
+from synthspec.spec import Engine, Key, Servers
 from synthspec.targets.fleet import Worker
 from synthspec.targets.load import LoadedTarget
 from synthspec.targets.sglang import PROBE, Expected, SglangServer
@@ -14,13 +14,19 @@ from synthspec.targets.vllm import VllmServer
 from synthspec.yamlfile import check_inside, read_text
 
 
-def workers_of(target: LoadedTarget, servers: Servers, longest: int, key: str | None = None) -> list[Worker]:
-    """The servers of a spec.
+def workers_of(
+    target: LoadedTarget, servers: Servers | Engine, longest: int, key: str | None = None
+) -> list[Worker]:
+    """The servers of a spec, or SGLang in this process.
 
     Args:
         longest: the most tokens of a request and its answer.
         key: sent as a bearer token.
     """
+    if isinstance(servers, Engine):
+        from synthspec.targets.engine import SglangEngine
+
+        return [SglangEngine(target, servers, longest)]
     expected = expected_of(target, longest)
     kind = SglangServer if servers.kind == "sglang" else VllmServer
     return [kind(url, expected, key) for url in servers.urls]

@@ -116,19 +116,7 @@ class SglangServer:
         if row.get("logprobs"):
             body["return_logprob"] = True
         answer, fresh = await self._server.call("POST", "/generate", body, within)
-        try:
-            meta = answer["meta_info"]
-            ids, reason = answer["output_ids"], meta["finish_reason"]["type"]
-            counted, read = meta["completion_tokens"], meta["prompt_tokens"]
-            logprobs = [float(one[0]) for one in meta["output_token_logprobs"]] if row.get("logprobs") else None
-        except (KeyError, TypeError, IndexError, ValueError):
-            raise Fault("its answer has no token ids: is it SGLang 0.5.23 or newer?") from None
-        check_answer(ids, reason, row, self._expected.vocab_size)
-        if counted != len(ids) or read != len(row["prompt_ids"]):
-            raise Fault(f"it counts {read} and {counted} tokens where there are others")
-        if logprobs is not None and len(logprobs) != len(ids):
-            raise Fault(f"it gives {len(logprobs)} log-probabilities of {len(ids)} tokens")
-        return Answered(ids, reason, logprobs, fresh)
+        return answered(answer, row, self._expected.vocab_size, fresh=fresh)
 
     async def close(self) -> None:
         await self._server.close()
@@ -148,3 +136,20 @@ def check_answer(ids: Any, reason: Any, row: Row, vocab_size: int) -> None:
         raise Fault("it gave the request up")
     if not ids or len(ids) > most or (reason == "length" and len(ids) != most):
         raise Fault(f"it wrote {len(ids)} tokens of {most} and says {reason}")
+
+
+def answered(answer: Any, row: Row, vocab_size: int, *, fresh: bool = False) -> Answered:
+    """What SGLang says that it wrote; Fault if it cannot be so."""
+    try:
+        meta = answer["meta_info"]
+        ids, reason = answer["output_ids"], meta["finish_reason"]["type"]
+        counted, read = meta["completion_tokens"], meta["prompt_tokens"]
+        logprobs = [float(one[0]) for one in meta["output_token_logprobs"]] if row.get("logprobs") else None
+    except (KeyError, TypeError, IndexError, ValueError):
+        raise Fault("its answer has no token ids: is it SGLang 0.5.23 or newer?") from None
+    check_answer(ids, reason, row, vocab_size)
+    if counted != len(ids) or read != len(row["prompt_ids"]):
+        raise Fault(f"it counts {read} and {counted} tokens where there are others")
+    if logprobs is not None and len(logprobs) != len(ids):
+        raise Fault(f"it gives {len(logprobs)} log-probabilities of {len(ids)} tokens")
+    return Answered(ids, reason, logprobs, fresh)
