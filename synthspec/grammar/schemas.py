@@ -402,7 +402,7 @@ def validator_of(schema: dict[str, Any]) -> Any:
     import jsonschema_rs
 
     # An expression that wants more steps back than this is taken as not matched: a value costs no second.
-    patterns = jsonschema_rs.FancyRegexOptions(backtrack_limit=20_000)
+    patterns = jsonschema_rs.FancyRegexOptions(backtrack_limit=5_000)
     return jsonschema_rs.Draft202012Validator(
         schema, validate_formats=True, offline=True, pattern_options=patterns
     )
