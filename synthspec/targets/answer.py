@@ -86,7 +86,7 @@ def answer(
         tick: called with the number of requests done, first with those that were done already.
         how: `decode` free holds no answer to its constraint; `logprobs` are kept where it says so.
         key: for servers.
-        piece: does the work of one shard, by its name; from several threads at once.
+        piece: does the work of one shard of servers, by its name; from several threads at once.
 
     Raises:
         Stopped: the disk is full, or no worker is left.
@@ -117,7 +117,10 @@ def answer(
                 pairs = zip(rows, ask(rows, tick), strict=True)
                 write_rows(path, COMPLETIONS, (completion(row, one, target) for row, one in pairs if one))
 
-            piece(path.stem, work)
+            if isinstance(worker, InProcess):  # it would fail in the same way again
+                work()
+            else:
+                piece(path.stem, work)
 
         if isinstance(worker, InProcess):
             from synthspec.targets.lanes import side_by_side

@@ -15,6 +15,7 @@ Row = dict[str, Any]
 Result = TypeVar("Result")
 
 START, MOST = 16, 1024  # requests in flight at one worker
+REST = 0.25  # seconds after a failure, twice as long after each in a row
 TRIES = 4  # of a request, each on another worker where there is one
 FEW = 8  # refusals before anything else say that no request will be taken
 FIRST = 600.0  # seconds for an answer while nothing is known about a worker's speed
@@ -366,7 +367,7 @@ class Fleet:
             self._again(job)
         lane.failures += 1
         lane.limit = max(1.0, lane.limit / 2)
-        self._rest(lane, fault, min(0.25 * 2**lane.failures, 15.0))
+        self._rest(lane, fault, min(REST * 2**lane.failures, 15.0))
 
     def _refused(self, lane: _Lane, job: _Job, refusal: Unfit) -> None:
         self._refusals += 1
@@ -389,7 +390,7 @@ class Fleet:
                 await self._meet(lane, self._loop.time())
             except Fault as fault:
                 lane.failures += 1
-                self._rest(lane, fault, min(0.25 * 2**lane.failures, 15.0))
+                self._rest(lane, fault, min(REST * 2**lane.failures, 15.0))
             except SynthspecError as error:
                 self._end(error)
         self._dispatch()

@@ -22,7 +22,7 @@ SMALL = {
     "holdout": {"prompts": 0.3, "requests": 2},
     "ood": [{"name": "general_chat", "source": "chat", "requests": 2, "max_new_tokens": 8}],
     "replay": {"max_new_tokens": 8},
-    "worker": {"batch_rows": 4},
+    "worker": {"batch_rows": 8},
     "train": {"steps": 4, "checkpoint_every": 2},
 }
 
@@ -37,10 +37,10 @@ def digests(run: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Shell:
+def desk(tmp_path_factory: pytest.TempPathFactory, prefect_url: str) -> Shell:
     """A small project whose training set has been made, undisturbed, in `undisturbed/desk`."""
     folder = tmp_path_factory.mktemp("kills")
-    shell = Shell(folder, folder / "prefect")
+    shell = Shell(folder, folder / "prefect", prefect_url)
     shell.run("synthspec init desk")
     edit(folder / "desk" / "synthspec.yaml", SMALL)
     shell.run("synthspec produce desk/synthspec.yaml --runs undisturbed --json")
@@ -91,6 +91,7 @@ def test_killed_while_training_the_drafter_comes_out_the_same(desk: Shell):
 
 
 def test_told_to_stop_it_says_so_and_goes_on(desk: Shell):
+    desk = Shell(desk.folder, desk.prefect_home)  # with a server of its own, which must end too
     run = desk.folder / "stopped" / "desk"
     command = "synthspec run desk/synthspec.yaml --runs stopped --until render"
     process = desk.start(command)

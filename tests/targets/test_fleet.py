@@ -18,6 +18,11 @@ from tests.targets.standin import VOCABULARY, serving
 OURS = Expected("our/model", "abc", [ord(char) for char in PROBE], VOCABULARY, tokens=40)
 
 
+@pytest.fixture(autouse=True)
+def _short_rests(monkeypatch):
+    monkeypatch.setattr(fleets, "REST", 0.02)
+
+
 def row(*ids: int, most: int = 9, grammar: str | None = "desk") -> dict:
     return {
         "prompt_ids": list(ids),
@@ -147,7 +152,7 @@ def test_no_request_waits_behind_a_slow_worker(servers):
 def test_more_is_in_flight_as_long_as_that_is_faster(servers):
     servers[0].delay = 0.05  # however much is in flight
     with fleet(servers[0].url) as workers:
-        workers.ask([row(1, 2, 3) for _ in range(900)])
+        workers.ask([row(1, 2, 3) for _ in range(400)])
     assert servers[0].most_flying > fleets.START
 
 
