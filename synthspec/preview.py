@@ -66,7 +66,7 @@ def make_preview(path: Path, n: int) -> list[Row]:
     with progress.bar("the target answers", len(requests), "requests") as tick:
         # All grammars together: a step takes hardly longer for many rows than for one.
         longest = max((len(row["prompt_ids"]) + row["max_new_tokens"] for row in requests), default=0)
-        with asking(target, spec.worker, longest, key) as ask:
+        with asking(target, spec.worker, longest, key, free=spec.generate.decode == "free") as ask:
             answers = ask([changed(row, spec.generate) for row in requests], tick)
     for request, answered in zip(requests, answers, strict=True):
         ids, finish_reason = (answered.ids, answered.finish_reason) if answered else ([], "no answer")

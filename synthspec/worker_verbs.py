@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from synthspec.errors import Stopped, UserError
 
 Row = dict[str, Any]
-Result = TypeVar("Result")
 
 # What a person wants to know about a server, of /server_info.
 _TOLD = (
@@ -55,7 +54,7 @@ def check(urls: Sequence[str], spec: Path | None, key: str | None = None) -> lis
         run = open_run(spec)
         key = facts.worker_key(run) or key
         expected = expected_of(facts.loaded_target(run), 0)
-    found = _run(_all(urls, expected, key))
+    found = asyncio.run(_all(urls, expected, key))
     wrong = [str(one) for one in found if isinstance(one, UserError)]
     if wrong:
         raise UserError("\n".join(wrong))
@@ -63,10 +62,6 @@ def check(urls: Sequence[str], spec: Path | None, key: str | None = None) -> lis
         if isinstance(one, BaseException):
             raise one
     return [one for one in found if isinstance(one, dict)]
-
-
-def _run(work: Coroutine[Any, Any, Result]) -> Result:
-    return asyncio.run(work)
 
 
 async def _all(urls: Sequence[str], expected: Any, key: str | None) -> list[Row | BaseException]:

@@ -106,7 +106,7 @@ def answer(
     tick(start - sum(len(places) for _, places in missing))
     if not missing:
         return
-    with asking(target, worker, max(_tokens(table)), key) as ask:
+    with asking(target, worker, max(_tokens(table)), key, free=how.decode == "free") as ask:
 
         def write(shard: Shard, tick: Tick) -> None:
             path, places = shard
@@ -164,11 +164,14 @@ def _some_at_once(work: Callable[[Shard, Tick], None], jobs: Sequence[Shard], mo
 
 
 @contextmanager
-def asking(target: LoadedTarget, worker: Worker, longest: int, key: str | None = None) -> Iterator[Asker]:
+def asking(
+    target: LoadedTarget, worker: Worker, longest: int, key: str | None = None, *, free: bool = False
+) -> Iterator[Asker]:
     """What answers requests, until the context closes.
 
     Args:
         longest: the most tokens of a request and its answer.
+        free: no request is held to a grammar, so a server needs nothing that would.
 
     Raises:
         UserError, Stopped: as `answer`.
@@ -179,7 +182,7 @@ def asking(target: LoadedTarget, worker: Worker, longest: int, key: str | None =
     from synthspec.targets.fleet import Fleet
     from synthspec.targets.servers import workers_of
 
-    with Fleet(workers_of(target, worker, longest, key), PATIENCE) as fleet:
+    with Fleet(workers_of(target, worker, longest, key, free=free), PATIENCE) as fleet:
         yield fleet.ask
 
 

@@ -15,7 +15,7 @@ from synthspec.yamlfile import check_inside, read_text
 
 
 def workers_of(
-    target: LoadedTarget, servers: Servers | Engine, longest: int, key: str | None = None
+    target: LoadedTarget, servers: Servers | Engine, longest: int, key: str | None = None, *, free: bool = False
 ) -> list[Worker]:
     """The servers of a spec, or SGLang in this process.
 
@@ -27,12 +27,12 @@ def workers_of(
         from synthspec.targets.engine import SglangEngine
 
         return [SglangEngine(target, servers, longest)]
-    expected = expected_of(target, longest)
+    expected = expected_of(target, longest, constrained=not free)
     kind = SglangServer if servers.kind == "sglang" else VllmServer
     return [kind(url, expected, key) for url in servers.urls]
 
 
-def expected_of(target: LoadedTarget, longest: int) -> Expected:
+def expected_of(target: LoadedTarget, longest: int, *, constrained: bool = True) -> Expected:
     """What a server must be, to be a target with room for so many tokens."""
     messages = [{"role": "user", "content": PROBE}]
     return Expected(
@@ -41,6 +41,7 @@ def expected_of(target: LoadedTarget, longest: int) -> Expected:
         probe_ids=target.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False),
         vocab_size=target.description["vocab_size"],
         tokens=longest,
+        constrained=constrained,
     )
 
 

@@ -110,7 +110,11 @@ def test_a_free_answer_is_held_to_nothing(requests, tmp_path):
     write_rows(tmp_path / "r.parquet", REQUESTS, constrained)
     with serving() as server:
         servers = Servers(kind="sglang", urls=[server.url])
+        server.info["grammar_backend"] = "none"  # enough for who is held to nothing
         answer(tmp_path / "r.parquet", target(), servers, tmp_path / "free", how=Generate(decode="free"))
+        with pytest.raises(UserError, match="has no grammar backend"):
+            answer(tmp_path / "r.parquet", target(), servers, tmp_path / "held")
+        server.info["grammar_backend"] = "xgrammar"
         assert not any("regex" in body["sampling_params"] for body in server.asked)
         server.asked.clear()
         answer(tmp_path / "r.parquet", target(), servers, tmp_path / "held")
