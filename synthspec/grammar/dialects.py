@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urljoin
 
 from synthspec.grammar.keywords import LISTS, MAPS, ONE, TYPES
 from synthspec.grammar.schemas import MAX_PARTS, is_expression, subschemas
@@ -22,7 +22,8 @@ _TYPES = {
 _DROPPED = frozenset(
     {
         "$anchor", "$comment", "$defs", "$id", "$schema", "definitions", "discriminator", "externalDocs", "xml",
-        "$recursiveAnchor", "additionalItems", "dependencies", "example", "nullable", "$ref",
+        "$dynamicAnchor", "$dynamicRef", "$recursiveAnchor", "$recursiveRef", "additionalItems", "dependencies",
+        "example", "nullable", "$ref",
     }
 )  # fmt: skip
 _OLD_DRAFT = re.compile(r"json-schema\.org/draft-0[3467]/")
@@ -103,14 +104,21 @@ def pointed(document: Any, reference: str, names: dict[str, Any] | None = None) 
 
 
 def names_in(document: Any) -> dict[str, Any]:
-    """The schemas of a document by their ids, and by their anchors with a # before them."""
+    """The schemas of a document by their ids, as written and as addresses, and by their anchors with a #."""
     found: dict[str, Any] = {}
-    for _, part in subschemas(document):
+    around: list[tuple[tuple[str | int, ...], str]] = [((), "")]  # where ids stand, and the addresses they make
+    for path, part in subschemas(document):
         for key in ("$anchor", "$dynamicAnchor"):
             if isinstance(part.get(key), str):
                 found.setdefault(f"#{part[key]}", part)
         if own := _id(part):
             found.setdefault(own, part)
+            if own.startswith("#"):
+                continue
+            while path[: len(around[-1][0])] != around[-1][0]:
+                around.pop()
+            around.append((path, urljoin(around[-1][1], own)))
+            found.setdefault(around[-1][1], part)
     return found
 
 
@@ -133,6 +141,7 @@ class _Writer:
         self.rewritten = 0  # patterns
         self._names: dict[int, str] = {}
         self._known: dict[int, dict[str, Any]] = {}
+        self._addresses: dict[int, str] = {}  # of the schemas with ids
         self._left = MAX_PARTS
         named = document.get("$schema") if isinstance(document, dict) else None
         # Up to draft 7 nothing beside a $ref counted.
@@ -152,6 +161,7 @@ class _Writer:
             raise ValueError(f"has over {MAX_PARTS:,} parts; take out what is not needed")
         own = _id(schema)
         if own and not own.startswith("#"):
+            self._addresses[id(schema)] = urljoin(self._addresses.get(id(resource), ""), own)
             resource = schema
         made = {
             key: self._value(key, value, resource, path) for key, value in schema.items() if key not in _DROPPED
@@ -164,10 +174,12 @@ class _Writer:
         self._lists(made, schema, resource, path)
         self._dependencies(made, schema, resource, path)
         self._required(made, schema)
-        if isinstance(schema.get("$ref"), str):
-            made = self._reference(made, schema["$ref"], resource, path)
-        elif "$ref" in schema:
-            raise ValueError(_at(path, "the keyword $ref: is no text; write one such as #/$defs/NAME"))
+        for key in ("$ref", "$dynamicRef", "$recursiveRef"):
+            if isinstance(schema.get(key), str):
+                # A dynamic one means the outermost of that name.
+                made = self._reference(made, schema[key], resource if key == "$ref" else self._document, path)
+            elif key in schema:
+                raise ValueError(_at(path, f"the keyword {key}: is no text; write one such as #/$defs/NAME"))
         if "example" in schema and "examples" not in made:
             made["examples"] = [schema["example"]]
         if schema.get("nullable") is True:
@@ -192,11 +204,8 @@ class _Writer:
         self, made: dict[str, Any], reference: str, resource: Any, path: tuple[str, ...]
     ) -> dict[str, Any]:
         """The schema with its reference to `$defs`."""
-        home = resource
         try:
-            if not reference.startswith("#"):  # by the id of something else in the document
-                home = self._document
-            found = pointed(home, reference, self._names_in(home))
+            home, found = self._found(reference, resource)
         except ValueError as error:
             raise ValueError(_at(path, str(error))) from None
         if not isinstance(found, dict | bool):
@@ -210,7 +219,23 @@ class _Writer:
         pointer = f"#/$defs/{name}"
         if self._only_ref:
             made = {key: made[key] for key in ("title", "description", "default", "examples") if key in made}
+        if "$ref" in made:
+            return {**made, "allOf": [{"$ref": pointer}, *made.get("allOf", ())]}
         return {"$ref": pointer, **made}
+
+    def _found(self, reference: str, resource: Any) -> tuple[Any, Any]:
+        """The schema with an id that a reference leads into, and what it names there."""
+        base, _, fragment = reference.partition("#")
+        if base:
+            names = self._names_in(self._document)
+            address = urljoin(self._addresses.get(id(resource), ""), base)
+            if base not in names and address in names:
+                reference = f"{address}#{fragment}"
+            return self._document, pointed(self._document, reference, names)
+        try:
+            return resource, pointed(resource, reference, self._names_in(resource))
+        except ValueError:  # many write an id at every part and mean the document all the same
+            return self._document, pointed(self._document, reference, self._names_in(self._document))
 
     def _names_in(self, document: Any) -> dict[str, Any]:
         if id(document) not in self._known:

@@ -8,7 +8,6 @@ from functools import lru_cache
 from typing import Any
 
 from llguidance import LLTokenizer
-from llguidance.hf import from_tokenizer
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +34,8 @@ def ll_tokenizer(tokenizer: Any, end_ids: tuple[int, ...] = ()) -> LLTokenizer:
     Raises:
         ValueError: the tokenizer is not a fast one.
     """
+    from llguidance.hf import from_tokenizer  # brings all of transformers
+
     return from_tokenizer(tokenizer, None, list(end_ids) or None)
 
 

@@ -73,6 +73,23 @@ REFERENCES = {
         {"$id": "http://x.org/s", "$defs": {"y": STRING}, "items": {"$ref": "http://x.org/s#/$defs/y"}},
         "y",
     ),
+    "an address made of ids": (
+        {
+            "$id": "http://x.org/s/root.json",
+            "$defs": {"x": {"$id": "sub/x.json", **STRING}},
+            "items": {"$ref": "http://x.org/s/sub/x.json"},
+        },
+        "x.json",
+    ),
+    "its own id, in short": (
+        {"$id": "http://x.org/s.json", "$defs": {"y": STRING}, "items": {"$ref": "s.json#/$defs/y"}},
+        "y",
+    ),
+    "an id at every part": ({"$defs": {"x": STRING}, "items": {"$id": "/items", "$ref": "#/$defs/x"}}, "x"),
+    "a dynamic one": (
+        {"$defs": {"x": {"$dynamicAnchor": "here", **STRING}}, "items": {"$dynamicRef": "#here"}},
+        "here",
+    ),
 }  # fmt: skip
 
 

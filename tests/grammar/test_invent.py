@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synthspec.grammar.invent import MAX_INVENTED, Unfillable, invented, inventor
+from synthspec.grammar.pattern import matching
 from synthspec.grammar.plausible import FORMATS
 
 dice = random.Random
@@ -175,6 +176,23 @@ def test_too_many_parts_are_given_up():
         schema = {"type": "array", "items": schema, "minItems": 5}
     with pytest.raises(Unfillable, match="minItems"):
         invented(schema, dice(0))
+
+
+def test_what_nothing_fits_is_given_up_soon_wherever_it_stands(monkeypatch):
+    tried = 0
+
+    def counting(*args, **options):
+        nonlocal tried
+        tried += 1
+        return matching(*args, **options)
+
+    monkeypatch.setattr("synthspec.grammar.invent.matching", counting)
+    schema = {"type": "string", "allOf": [{"pattern": "^a*$"}, {"pattern": "b$"}]}
+    for _ in range(3):
+        schema = {"type": "object", "properties": {"a": schema}, "required": ["a"], "not": {"const": {}}}
+    with pytest.raises(Unfillable, match=r"a\.a\.a breaks the keyword pattern"):
+        invented(schema, dice(0))
+    assert tried < 500
 
 
 def test_the_same_dice_give_the_same_value_whatever_was_drawn_before():
