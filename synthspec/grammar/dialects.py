@@ -26,6 +26,7 @@ _DROPPED = frozenset(
         "example", "nullable", "$ref",
     }
 )  # fmt: skip
+_ANCHORS = ("$anchor", "$dynamicAnchor")
 _OLD_DRAFT = re.compile(r"json-schema\.org/draft-0[3467]/")
 
 # What begins and ends a text in Python's and Perl's expressions.
@@ -104,22 +105,24 @@ def pointed(document: Any, reference: str, names: dict[str, Any] | None = None) 
 
 
 def names_in(document: Any) -> dict[str, Any]:
-    """The schemas of a document by their ids, as written and as addresses, and by their anchors with a #."""
+    """The schemas of a document by their ids, as written and as addresses, and by their anchors with a #.
+
+    Of several that have one name, one that stands in no other schema with an id comes first.
+    """
     found: dict[str, Any] = {}
+    further: dict[str, Any] = {}
     around: list[tuple[tuple[str | int, ...], str]] = [((), "")]  # where ids stand, and the addresses they make
     for path, part in subschemas(document):
-        for key in ("$anchor", "$dynamicAnchor"):
-            if isinstance(part.get(key), str):
-                found.setdefault(f"#{part[key]}", part)
-        if own := _id(part):
-            found.setdefault(own, part)
-            if own.startswith("#"):
-                continue
-            while path[: len(around[-1][0])] != around[-1][0]:
-                around.pop()
+        while path[: len(around[-1][0])] != around[-1][0]:
+            around.pop()
+        own = _id(part)
+        if own and not own.startswith("#"):
             around.append((path, urljoin(around[-1][1], own)))
             found.setdefault(around[-1][1], part)
-    return found
+        for name in (own, *(f"#{part[key]}" for key in _ANCHORS if isinstance(part.get(key), str))):
+            if name:
+                (further if around[-1][0] and name.startswith("#") else found).setdefault(name, part)
+    return {**further, **found}
 
 
 def _id(part: Any) -> str | None:
@@ -176,8 +179,10 @@ class _Writer:
         self._required(made, schema)
         for key in ("$ref", "$dynamicRef", "$recursiveRef"):
             if isinstance(schema.get(key), str):
-                # A dynamic one means the outermost of that name.
-                made = self._reference(made, schema[key], resource if key == "$ref" else self._document, path)
+                if key != "$ref" and self._ambiguous(schema[key]):
+                    said = f"the keyword {key}: what {shown(schema[key])} names depends on how one comes there"
+                    raise ValueError(_at(path, f"{said}; write a $ref"))
+                made = self._reference(made, schema[key], resource, path)
             elif key in schema:
                 raise ValueError(_at(path, f"the keyword {key}: is no text; write one such as #/$defs/NAME"))
         if "example" in schema and "examples" not in made:
@@ -222,6 +227,13 @@ class _Writer:
         if "$ref" in made:
             return {**made, "allOf": [{"$ref": pointer}, *made.get("allOf", ())]}
         return {"$ref": pointer, **made}
+
+    def _ambiguous(self, reference: str) -> bool:
+        """Whether several schemas of the document would answer a reference that is dynamic."""
+        name = reference.partition("#")[2]
+        parts = [part for _, part in subschemas(self._document)]
+        anchors = [part for part in parts if part.get("$dynamicAnchor") == name and name]
+        return len(anchors) > 1 or sum(part.get("$recursiveAnchor") is True for part in parts) > 1
 
     def _found(self, reference: str, resource: Any) -> tuple[Any, Any]:
         """The schema with an id that a reference leads into, and what it names there."""

@@ -347,10 +347,10 @@ def _text(parts: Parts, name: str) -> Draw:
         ways: list[Draw] = [lambda turn, one=one: matching(one, turn.dice, low, high) for one in patterns]  # type: ignore[misc]
         ways += [lambda turn, make=make: make(turn.dice) for make in formats]  # type: ignore[misc]
         return ways[0] if len(ways) == 1 else lambda turn: turn.dice.choice(ways)(turn)
-    if "base64" in every(parts, "contentEncoding"):
-        return lambda turn: plausible.encoded(turn.dice)
-    if "application/json" in every(parts, "contentMediaType"):
-        return lambda turn: json.dumps({plausible.word(turn.dice): plausible.word(turn.dice)})
+    json_text = "application/json" in every(parts, "contentMediaType")
+    base_64 = "base64" in every(parts, "contentEncoding")
+    if json_text or base_64:
+        return lambda turn: plausible.content(turn.dice, json_text=json_text, base_64=base_64)
     fitting = plausible.texts_for(name, low, high)
     if fitting:
         return lambda turn: fitting[int(turn.dice.random() * len(fitting))]

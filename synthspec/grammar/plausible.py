@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import datetime
+import json
 import random
 import re
 from collections.abc import Callable
@@ -116,9 +117,10 @@ def word(dice: random.Random) -> str:
     return known[int(dice.random() * len(known))]
 
 
-def encoded(dice: random.Random) -> str:
-    """Some words in base 64."""
-    return base64.b64encode(f"{word(dice)} {word(dice)}".encode()).decode()
+def content(dice: random.Random, *, json_text: bool, base_64: bool) -> str:
+    """A text that holds words: as JSON, in base 64, or both."""
+    text = json.dumps({word(dice): word(dice)}) if json_text else f"{word(dice)} {word(dice)}"
+    return base64.b64encode(text.encode()).decode() if base_64 else text
 
 
 def _last_words(name: str) -> list[str]:
@@ -186,6 +188,6 @@ FORMATS: dict[str, Callable[[random.Random], str]] = {
     "relative-json-pointer": lambda dice: f"{dice.randint(0, 3)}/{_plain(dice)}",
     "regex": lambda dice: f"^{_plain(dice)}[0-9]{{1,{dice.randint(2, 9)}}}$",
     "phone": lambda dice: dice.choice(pool("phone_number")),
-    "byte": encoded,
+    "byte": lambda dice: content(dice, json_text=False, base_64=True),
     "color": lambda dice: f"#{dice.getrandbits(24):06x}",
 }

@@ -152,6 +152,28 @@ def test_references_that_lead_nowhere_are_told(reference, words):
     assert words in str(told.value)
 
 
+def test_an_anchor_is_that_of_the_schema_with_the_id():
+    child = {
+        "$id": "child",
+        "allOf": [{"$id": "other", "$anchor": "a", "type": "number"}, {"$anchor": "a", **STRING}],
+    }
+    written, _ = modern({"$ref": "child#a"}, {"$ref": "child#a", "$defs": {"c": child}})
+    assert written["$defs"] == {"a": STRING}
+
+
+@pytest.mark.parametrize("key", ["$dynamicRef", "$recursiveRef"])
+def test_a_reference_that_depends_on_the_way_is_refused(key):
+    given = {
+        "$defs": {
+            "a": {"$dynamicAnchor": "x", "$recursiveAnchor": True, **STRING},
+            "b": {"$dynamicAnchor": "x", "$recursiveAnchor": True, "type": "integer"},
+        },
+        "items": {key: "#x"},
+    }
+    with pytest.raises(ValueError, match=r"items: the keyword \$\w+: what '#x' names depends on how"):
+        modern(given, given)
+
+
 def test_too_long_a_chain_of_references_is_told():
     chain = {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(2000)}
     given = {"$ref": "#/$defs/d0", "$defs": {**chain, "d2000": STRING}}

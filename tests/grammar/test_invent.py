@@ -118,6 +118,11 @@ FILLABLE = {
     "a password": {"type": "string", "pattern": r"^(?=.*[A-Z])(?=.*\d)(?=.*[!@#]).{8,}$"},
     "types in a list": {"type": ["integer", "null"]},
     "base 64": {"type": "string", "contentEncoding": "base64"},
+    "JSON in base 64": {
+        "type": "string",
+        "contentEncoding": "base64",
+        "contentMediaType": "application/json",
+    },
     "true": {"properties": {"a": True}, "required": ["a"]},
     "keys of no type": {"required": ["__proto__", "a\nb"]},
 }  # fmt: skip
