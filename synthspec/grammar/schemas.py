@@ -218,7 +218,7 @@ def schema_mistakes(schema: dict[str, Any]) -> list[tuple[Path, str]]:
             (
                 (),
                 f"{''.join(f'the keyword {key}: ' for key in keyword)}{said[:300]}".replace(
-                    'is not a "regex"', "is no regular expression"
+                    'is not a "regex"', "is no regular expression, or too large a one"
                 ),
             )
         ]

@@ -228,6 +228,7 @@ def test_texts_are_utf8_and_spaced_as_json_dumps_does(value):
         ),
         ("glm", "<tool_call>f\n<arg_key>a</arg_key>b", "no <arg_value>"),
         ("harmony", "<|channel|>poetry<|message|>Roses.<|end|>", "no channel"),
+        ("harmony", " to=functions.a<|channel|>commentary to=functions.b<|message|>{}<|call|>", "no channel"),
         (
             "harmony",
             '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|end|>',

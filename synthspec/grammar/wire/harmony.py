@@ -48,7 +48,7 @@ def block(reader: Reader, tools: Tools) -> None:
         reader.take("assistant")
     place = reader.at
     header = _HEADER.fullmatch(reader.until(_MESSAGE))
-    if not header:
+    if not header or (header["before"] and header["behind"]):
         raise ValueError(f"there is no channel of a message at character {place}")
     reader.take(_MESSAGE)
     receiver = header["before"] or header["behind"]
