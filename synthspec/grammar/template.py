@@ -224,4 +224,6 @@ def _told(error: Exception) -> str:
         return f"{brief(str(error.message or '').rstrip('.'))} (line {error.lineno} of the template){known}"
     if "digits" in str(error):  # Python turns only so many into a number
         return "it holds a number of thousands of digits; write a shorter one"
+    if "between instances of" in str(error):
+        return "it compares or sorts values of different kinds"
     return str(error).partition("\n")[0].strip() or type(error).__name__

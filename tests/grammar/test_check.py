@@ -110,6 +110,10 @@ CASES = {
         {"tools": tool_of(required=["from"], additionalProperties=False), "examples": example(to="a")},
         "it is filled: find_train.arguments has no from, which is required",
     ),
+    "sorts what cannot be": (
+        {"system": "{{ [1, 'a']|sort }}"},
+        "it compares or sorts values of different kinds",
+    ),
     "template is none": ({"system": "{{ town"}, "system: the template does not work"),
     "unknown variable": (
         {"system": "{{ twon }}"},

@@ -25,6 +25,8 @@ MAX_ITEMS = 500  # ways to read a text up to one of its bytes; reading takes the
 _RULE = re.compile(r"^[ \t]*([\w-]+)[ \t]*::=", re.MULTILINE)
 _CODE = re.compile(r"\\u([0-9A-Fa-f]{4})|\\U([0-9A-Fa-f]{8})|\\.", re.DOTALL)
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|#[^\n]*|[\w-]+|.', re.DOTALL)
+_REPEATS = frozenset("*+?{")
+_REPEATS_END = frozenset("*+?}")
 
 
 class Ebnf(Part):
@@ -57,7 +59,25 @@ def grammar(code: Ebnf) -> str:
     text = _CODE.sub(character, code.grammar)
     whole = next(name for number in range(len(text)) if (name := f"whole-{number}") not in text)
     inside = _TOKEN.sub(lambda found: whole if found[0] == "root" else found[0], text)
-    return f"root ::= {whole}\n{inside}"
+    return f"root ::= {whole}\n{_in_brackets(inside)}"
+
+
+def _in_brackets(text: str) -> str:
+    """The grammar with an empty text in brackets that end in a repeat and are repeated, as in `("a"*)*`.
+
+    llguidance's converter drops the brackets around one item.
+    """
+    tokens = _TOKEN.findall(text)
+    solid = [index for index, token in enumerate(tokens) if not token.isspace() and token[0] != "#"]
+    opened: list[int] = []
+    for before, index, behind in zip([-1, *solid], solid, [*solid[1:], -1], strict=False):
+        if tokens[index] == "(":
+            opened.append(index)
+        elif tokens[index] == ")" and opened:
+            first = opened.pop()
+            if tokens[before] in _REPEATS_END and behind >= 0 and tokens[behind] in _REPEATS:
+                tokens[first] = '("" '
+    return "".join(tokens)
 
 
 def problem(code: Ebnf, text: str) -> str | None:

@@ -52,6 +52,17 @@ def test_characters_may_be_written_by_their_numbers():
     assert "é" in grammar(one)
 
 
+@pytest.mark.parametrize(
+    "rule", ['("a"{1,3}){2,4}', '(("a"*)*)* # ")"', '("b" | ("a"?)+ )*', '(("a"+ # all\n)?)', '[(]* ("a"{2})*']
+)
+def test_repeats_of_repeats_are_read_by_all(rule):
+    one = ebnf(f"root ::= {rule}")
+    assert not list(mistakes(one))
+    assert problem(one, "aaaa") is None
+    assert problem(one, "aac") is not None
+    assert accepts(engine(one), "aaaa")
+
+
 def test_what_a_constraint_lets_through_the_judge_takes(walk):
     texts = walk(SUM, number=20)
     assert len(texts) > 5
