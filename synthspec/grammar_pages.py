@@ -86,6 +86,8 @@ def shown(grammar: Row, engine: str) -> Any:
     constraint = grammar["constraint"][engine]
     said = constraint if isinstance(constraint, str) else json.dumps(constraint, indent=2, ensure_ascii=False)
     parts: list[Any] = [Rule("what the target reads", align="left"), Text(printable(grammar["conversation"]))]
+    if grammar["played"]:
+        parts.append(Text("What the target itself will say in earlier turns is invented here.", "dim"))
     parts += [Rule(f"what it is held to, as {engine} takes it", align="left"), Text(printable(said.strip()))]
     parts += [
         Rule("examples, filled", align="left"),

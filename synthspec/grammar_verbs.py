@@ -133,14 +133,15 @@ def show(path: Path, tokenizer: Any, seed: int) -> Row:
         seed: what slots, shape and marks are drawn with.
 
     Returns:
-        `grammar`, `seed`, `slots` (their values), `conversation` (the text that the target reads), `constraint`
-        (for each engine), and `examples`: each with its `text`, `tokens`, `state`, `reason`, and `spans`, a
-        list of `kind` and `text`.
+        `grammar`, `seed`, `slots` (their values), `conversation` (the text that the target reads), `played`
+        (how many turns in it the target will write itself; here they are invented), `constraint` (for each
+        engine), and `examples`: each with its `text`, `tokens`, `state`, `reason`, and `spans`, a list of
+        `kind` and `text`.
     """
     from synthspec.grammar import wire
     from synthspec.grammar.conform import judge
     from synthspec.grammar.constraint import Constraint
-    from synthspec.grammar.examples import filled_examples
+    from synthspec.grammar.examples import filled_examples, stand_ins
     from synthspec.grammar.slots import fill
     from synthspec.prompting.render import Desk, chat_text
 
@@ -148,7 +149,8 @@ def show(path: Path, tokenizer: Any, seed: int) -> Row:
     slots = fill(grammar, seed)
     examples: list[Row] = []
     try:
-        messages, tools, constraint = Desk(grammar, tokenizer).ask(PROMPT, slots, None, seed)
+        said = stand_ins(grammar, slots, seed)
+        messages, tools, constraint = Desk(grammar, tokenizer).ask(PROMPT, slots, None, seed, said)
         filled = filled_examples(grammar, slots, seed)
     except ValueError as error:
         raise UserError(
@@ -177,6 +179,7 @@ def show(path: Path, tokenizer: Any, seed: int) -> Row:
         "seed": seed,
         "slots": slots,
         "conversation": chat_text(tokenizer, messages, tools),
+        "played": len(said),
         "constraint": {"llguidance": held.lark(), "sglang": held.sglang(), "vllm": held.vllm()},
         "examples": examples,
     }

@@ -20,6 +20,7 @@ STATES = (
     "duplicate",
     "contaminated",
     "degenerate",
+    "unplayed",  # a turn of the target that its earlier one did not lead to
     "error",
 )
 

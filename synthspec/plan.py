@@ -6,7 +6,7 @@ import math
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ Row = dict[str, Any]
 PREFILL, DECODE, VERIFY, TRAINING = 0.5, 0.1, 0.1, 0.3
 LENGTH_SHARE = 0.6  # of max_new_tokens that an answer under a grammar takes
 GUESSED_PROMPT_TOKENS = 300  # where prompts are not read yet
+GUESSED_ANSWER_TOKENS = 40  # of a tool, or of the user behind an answer
 
 
 @dataclass(frozen=True)
@@ -193,7 +194,20 @@ def _requests(run: Run, prompts: list[Row], grammars: list[Any], tokenizer: Any)
     matches = match(prompts, grammars, run.spec)[0]
     tool_of = {row["id"]: row["tool"] for row in matches}
     requests = render(matches, prompts, grammars, tokenizer, run.spec)[0]
-    return [{**row, "tool": tool_of[row["match_id"]]} for row in requests]
+    return [
+        more
+        for row in requests
+        for more in _with_later_turns({**row, "tool": tool_of[row["match_id"]]}, grammars)
+    ]
+
+
+def _with_later_turns(row: Row, grammars: list[Any]) -> Iterator[Row]:
+    """A request, and those that will follow its answer, whose length is guessed."""
+    yield row
+    played = next((len(grammar.played) for grammar in grammars if grammar.name == row["grammar"]), 0)
+    for turn in range(1, 1 + played):
+        answered = [0] * (turn * (row["max_new_tokens"] // 2 + GUESSED_ANSWER_TOKENS))
+        yield {**row, "turn": turn, "prompt_ids": [*row["prompt_ids"], *answered]}
 
 
 def _guessed(run: Run, grammars: list[Any]) -> list[Row]:

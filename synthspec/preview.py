@@ -19,19 +19,20 @@ def make_preview(path: Path, n: int) -> list[Row]:
     """Take `n` requests of each grammar from the prompt to the checked completion.
 
     Returns:
-        One object a request: `grammar`, `tool` (that the prompt is nearest to), `prompt`, `source`, `licence`,
-        `messages`, `conversation` (the text that the target reads), `slots`, `completion` (text), `state`,
-        `reason` (why it is not kept, else empty), `finish_reason`, `tokens` and `spans`, a list of `kind` and
-        `text`.
+        One object a request: `grammar`, `tool` (that the prompt is nearest to), `turn` (which of the target's
+        own in its conversation, from 0), `prompt`, `source`, `licence`, `messages`, `conversation` (the text
+        that the target reads), `slots`, `completion` (text), `state`, `reason` (why it is not kept, else
+        empty), `finish_reason`, `tokens` and `spans`, a list of `kind` and `text`.
 
     Raises:
         UserError: the spec, a grammar, a source or the target is not as it must be.
     """
     from synthspec.grammar.conform import judge
+    from synthspec.prompting.exchange import Exchanges
     from synthspec.prompting.match import match
     from synthspec.prompting.pull import pull
-    from synthspec.prompting.render import render
-    from synthspec.targets.answer import asking, changed
+    from synthspec.prompting.render import Conversations
+    from synthspec.targets.answer import asking, changed, completion
     from synthspec.targets.asked import by_slot, longest_value, write_values
 
     run = open_run(path)
@@ -59,16 +60,25 @@ def make_preview(path: Path, n: int) -> list[Row]:
         asking(target, spec.worker, longest_value(every), key) as ask,
     ):
         values = by_slot(write_values(every, target, ask, spec.seed, most=max(n, 8), tick=tick))
-    requests, states = render(chosen, [*prompts.values()], every, tokenizer, spec, slot_values=values)
-    if unfit := states.count("invalid"):
-        progress.say(f"{unfit} of {len(states)} prompts make no conversation: too long, or with control tokens")
+    conversations = Conversations(prompts.values(), every, tokenizer, spec, values)
+    exchanges = Exchanges(conversations, chosen, grammars, tokenizer)
+    begun = [conversations.begin(row) for row in chosen]
+    if unfit := begun.count([]):
+        progress.say(f"{unfit} of {len(begun)} prompts make no conversation: too long, or with control tokens")
+    requests = [row for rows in begun for row in rows]
+    asked: list[tuple[Row, Any]] = []
+    while requests:
+        with progress.bar("the target answers", len(requests), "requests") as tick:
+            # All grammars together: a step takes hardly longer for many rows than for one.
+            longest = max(len(row["prompt_ids"]) + row["max_new_tokens"] for row in requests)
+            with asking(target, spec.worker, longest, key, free=spec.generate.decode == "free") as ask:
+                answers = ask([changed(row, spec.generate) for row in requests], tick)
+        pairs = [*zip(requests, answers, strict=True)]
+        asked += pairs
+        requests, _ = exchanges.go_on(requests, [completion(row, one, target) for row, one in pairs if one])
+    order = {row["id"]: place for place, row in enumerate(chosen)}
     shown: list[Row] = []
-    with progress.bar("the target answers", len(requests), "requests") as tick:
-        # All grammars together: a step takes hardly longer for many rows than for one.
-        longest = max((len(row["prompt_ids"]) + row["max_new_tokens"] for row in requests), default=0)
-        with asking(target, spec.worker, longest, key, free=spec.generate.decode == "free") as ask:
-            answers = ask([changed(row, spec.generate) for row in requests], tick)
-    for request, answered in zip(requests, answers, strict=True):
+    for request, answered in sorted(asked, key=lambda pair: order[pair[0]["match_id"]]):
         ids, finish_reason = (answered.ids, answered.finish_reason) if answered else ([], "no answer")
         verdict = judge(request, ids, finish_reason, grammars[request["grammar"]], tokenizer)
         prompt = prompts[request["prompt_id"]]
@@ -76,6 +86,7 @@ def make_preview(path: Path, n: int) -> list[Row]:
             {
                 "grammar": request["grammar"],
                 "tool": tools[request["match_id"]],
+                "turn": request["turn"],
                 "prompt": prompt["text"],
                 "source": prompt["source"],
                 "licence": prompt["licence"],
@@ -115,8 +126,9 @@ def page(requests: list[Row]) -> Any:
     parts: list[Any] = [told]
     for number, request in enumerate(requests, start=1):
         near = f" near {request['tool']}" if request["tool"] else ""
+        turn = f", turn {request['turn'] + 1} of the target" if request["turn"] else ""
         parts.append(
-            Rule(f"{number}. {request['grammar']}, prompt{near} from {request['source']}", align="left")
+            Rule(f"{number}. {request['grammar']}{turn}, prompt{near} from {request['source']}", align="left")
         )
         parts.append(Text(printable(request["conversation"])))
         why = f", because {request['reason']}" if request["reason"] else ""

@@ -15,7 +15,7 @@ from synthspec.grammar.examples import output_filler, parts
 from synthspec.grammar.invent import Unfillable
 from synthspec.grammar.redacted import slot_names
 from synthspec.grammar.schemas import Path, bounded, inlined, parts_of, schema_mistakes, types
-from synthspec.grammar.shape import shape_mistakes
+from synthspec.grammar.shape import MAX_CALLS, shape_mistakes
 from synthspec.grammar.slots import Date, fillings, names
 from synthspec.grammar.template import render_template, variables
 from synthspec.grammar.wire import FORMATS, drawn, parse, write
@@ -172,6 +172,7 @@ def _turns(grammar: Grammar) -> Iterator[Mistake]:
             yield place, f"{_spoken(speaker)} cannot come {after}; there comes {rather}"
             return
         before = speaker
+    yield from _played(grammar)
     if before not in ("user", "tool"):
         yield ("user",), "is null, so the last of turns must be a tool's answer; write one, or a user's turn"
     for index, turn in enumerate(grammar.turns):
@@ -180,6 +181,27 @@ def _turns(grammar: Grammar) -> Iterator[Mistake]:
                 ("turns", index),
                 f"<redacted:{brief(name)}> names no slot; {_rather(name, names(grammar.slots))}",
             )
+
+
+def _played(grammar: Grammar) -> Iterator[Mistake]:
+    """Turns that the target writes itself."""
+    tools = [tool.name for tool in grammar.tools]
+    for turn in grammar.played:
+        place: Path = ("turns", turn.place, "target")
+        if grammar.kind != "tool_call":
+            if turn.tools or turn.calls:
+                told = f"a grammar of kind {grammar.kind} calls no tools"
+                yield place, f"{told}; write any, and no tool's answer behind it"
+        elif not turn.calls and turn.tools:
+            yield place, "names tools, but no tool's answer follows; write a tool's turn for each call, or any"
+        elif grammar.wire_format == "json" and not turn.calls:
+            yield place, "json has no place for words; write a tool's turn behind it"
+        elif turn.calls > MAX_CALLS:
+            yield place, f"makes over {MAX_CALLS} calls; write fewer tools' turns behind it"
+        elif tools:
+            for name in turn.tools or ():
+                if name not in tools:
+                    yield place, f"{brief(name)} is no tool of this grammar; {_rather(name, tools)}"
 
 
 def _spoken(speaker: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -49,11 +49,13 @@ class Verdict:
         state: kept, truncated, invalid, degenerate or error.
         spans: for a kept completion the kinds of its tokens; they partition it, end token included.
         reason: why it was not kept, without its text; empty for a kept one.
+        value: what a kept completion of a grammar says: a text, an extraction's value, or an `Answer`.
     """
 
     state: str
     spans: tuple[Span, ...] = ()
     reason: str = ""
+    value: Any = None
 
 
 def judge(
@@ -68,7 +70,8 @@ def judge(
     A free answer (no grammar) is kept also when its length was the end of it: it is merely cut.
 
     Args:
-        request: a row with `purpose` and `constraint` (JSON, or None for the grammar's own).
+        request: a row with `purpose`, `constraint` (JSON, or None for the grammar's own), and `turn` where the
+            answer is not the last one of its conversation.
         completion_ids: what the target wrote, the end token included.
         finish_reason: `stop` or `length`; anything else is the engine's error.
         grammar: what the completion must be, or None for a free answer.
@@ -96,11 +99,12 @@ def judge(
         return Verdict("invalid", reason="it is not UTF-8")
     constraint = request.get("constraint") or grammar.constraint.to_json()
     thought = _thought(text)
-    verdict = judge_text(grammar, text[thought:], _constraint(constraint).tools)
+    calls = wire.calls_of(grammar, request.get("turn"))
+    verdict = judge_text(grammar, text[thought:], _constraint(constraint).tools, calls)
     if verdict.state != "kept":
         return verdict
     if not thought:
-        return Verdict("kept", tuple(label(constraint, ids, tokenizer)))
+        return replace(verdict, spans=tuple(label(constraint, ids, tokenizer)))
     sizes = accumulate(len(table.bytes_of[token]) for token in text_ids)
     before = 1 + next(n for n, size in enumerate(sizes) if size >= len(text[:thought].encode()))
     spans = [Span("free", 0, before)]
@@ -109,7 +113,7 @@ def judge(
             spans = [Span("free", 0, before + end)]
         else:
             spans.append(Span(kind, before + start, before + end))
-    return Verdict("kept", tuple(spans))
+    return replace(verdict, spans=tuple(spans))
 
 
 def _thought(text: str) -> int:
@@ -118,15 +122,16 @@ def _thought(text: str) -> int:
     return found.end() if found else 0
 
 
-def judge_text(grammar: Grammar, text: str, shown: Collection[str] = ()) -> Verdict:
+def judge_text(grammar: Grammar, text: str, shown: Collection[str] = (), calls: Calls | None = None) -> Verdict:
     """Whether a finished text is what a grammar says; kept or invalid, without spans.
 
     Args:
         shown: names of the tools that may be called; none: all of the grammar's.
+        calls: how many it makes; None: as the grammar's last answers do.
     """
     try:
         value = wire.parse(grammar, text)
-        wrong = violation(grammar, value)
+        wrong = violation(grammar, value, calls)
         if not wrong and shown and any(call.name not in shown for call in value.calls):
             wrong = "it calls a tool that the request does not show"
     except (UnicodeError, SyntaxError):
@@ -135,7 +140,7 @@ def judge_text(grammar: Grammar, text: str, shown: Collection[str] = ()) -> Verd
         return Verdict("invalid", reason="it is nested too deeply")
     except ValueError as error:
         return Verdict("invalid", reason=str(error)[:MAX_REASON])
-    return Verdict("invalid", reason=wrong) if wrong else Verdict("kept")
+    return Verdict("invalid", reason=wrong) if wrong else Verdict("kept", value=value)
 
 
 def label(constraint: str | None, ids: Sequence[int], tokenizer: Any) -> list[Span]:
@@ -178,24 +183,25 @@ def label(constraint: str | None, ids: Sequence[int], tokenizer: Any) -> list[Sp
     return spans
 
 
-def violation(grammar: Grammar, value: Any) -> str | None:
+def violation(grammar: Grammar, value: Any, calls: Calls | None = None) -> str | None:
     """Why a parsed value is not what the grammar says; None if it is.
 
     JSON Schema draft 2020-12, formats asserted.  The reason names places and keywords, never values.
 
     Args:
         value: a text, an extraction's value, an `Answer`, one call {name, arguments}, or a list of calls.
+        calls: how many it makes; None: as the grammar's last answers do.
     """
     if grammar.written is not None:
         return written.problem(grammar.written, value)
     if grammar.kind == "extraction":
         return _first_error(_validators(grammar)[""], value, "")
     if not isinstance(value, Answer):
-        calls = value if isinstance(value, list) else [value]
-        if not all(map(is_call, calls)):
+        listed = value if isinstance(value, list) else [value]
+        if not all(map(is_call, listed)):
             return "a call is an object of name and arguments, and nothing else"
-        value = wire.answer_of(calls)
-    return miscounted(value, wire.calls_of(grammar)) or unfit(grammar, value)
+        value = wire.answer_of(listed)
+    return miscounted(value, calls or wire.calls_of(grammar)) or unfit(grammar, value)
 
 
 def unfit(grammar: Grammar, value: Any) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from synthspec.grammar import written
-from synthspec.grammar.invent import Unfillable
+from synthspec.grammar.invent import Unfillable, invented
 from synthspec.grammar.redacted import MARK, Fill, filler
 from synthspec.grammar.schemas import inlined
 from synthspec.grammar.wire.answer import Answer, Call
@@ -77,6 +77,23 @@ def _call(call: dict[str, Any], schema: dict[str, Any]) -> Fill:
             raise error.below("arguments").below(name) from None
 
     return ask
+
+
+def stand_ins(grammar: Grammar, slots: Mapping[str, Any], seed: int) -> list[Any]:
+    """What the target might say in its turns before the last, where no target is asked."""
+    dice = random.Random(seed)
+    found: list[Any] = []
+    for turn in grammar.played:
+        if grammar.kind != "tool_call":
+            found.append(grammar.fillers[0](slots, dice))
+        elif not turn.calls:
+            found.append(Answer("…"))
+        else:
+            names = turn.tools or tuple(tool.name for tool in grammar.tools)
+            called = [dice.choice(names) for _ in range(turn.calls)]
+            schemas = grammar.tool_schemas
+            found.append(Answer(calls=tuple(Call(name, invented(schemas[name], dice)) for name in called)))
+    return found
 
 
 def filled_examples(grammar: Grammar, slots: Mapping[str, Any], seed: int) -> list[Any]:

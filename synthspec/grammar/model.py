@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import yaml
 from pydantic import ConfigDict, Field, model_validator
@@ -80,19 +80,43 @@ class Turn(Part):
 
     user: str | None = Field(None, description="Jinja template")
     assistant: Any = Field(None, description="a text, a call {name, arguments}, or a list of calls, with marks")
+    target: Literal["any"] | list[ToolName] | None = Field(
+        None,
+        description="an assistant's turn that the target itself writes: the tools that it may call in it, or "
+        "any; it makes as many calls as tool turns follow, without any it answers in words",
+    )
     tool: Any = Field(None, description="what a tool answered: a text or JSON, with marks")
 
     @model_validator(mode="after")
     def _one_speaker(self) -> Turn:
-        if len([said for said in (self.user, self.assistant, self.tool) if said is not None]) != 1:
-            raise ValueError("a turn is one of user, assistant and tool; begin another with - for the next")
+        spoken = (self.user, self.assistant, self.target, self.tool)
+        if len([said for said in spoken if said is not None]) != 1:
+            raise ValueError(
+                "a turn is one of user, assistant, target and tool; begin another with - for the next"
+            )
         if self.assistant == []:
             raise ValueError("the assistant says nothing; write a text, or at least one call")
+        if self.target == []:
+            raise ValueError("target names no tool; write the tools that it may call, or any")
         return self
 
     @property
     def speaker(self) -> Literal["user", "assistant", "tool"]:
-        return "user" if self.user is not None else "assistant" if self.assistant is not None else "tool"
+        return "user" if self.user is not None else "tool" if self.tool is not None else "assistant"
+
+
+class Played(NamedTuple):
+    """An earlier turn that the target itself writes.
+
+    Args:
+        place: its index in `turns`.
+        tools: names of those that it may call; None: any that is shown.
+        calls: how many calls it makes.
+    """
+
+    place: int
+    tools: tuple[str, ...] | None
+    calls: int
 
 
 class ToolFile(Part):
@@ -195,6 +219,18 @@ class Grammar(Part):
         if self.kind == "text":
             return Templates(templates=tuple(self.examples))
         return self.code
+
+    @cached_property
+    def played(self) -> list[Played]:
+        """The turns that the target writes before its last, in order."""
+        found = []
+        for place, turn in enumerate(self.turns):
+            if turn.target is None:
+                continue
+            behind = [after.tool is not None for after in self.turns[place + 1 :]]
+            calls = next((n for n, answers in enumerate(behind) if not answers), len(behind))
+            found.append(Played(place, None if turn.target == "any" else tuple(turn.target), calls))
+        return found
 
     @cached_property
     def fillers(self) -> list[Fill]:

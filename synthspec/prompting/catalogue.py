@@ -40,11 +40,15 @@ class Shelf:
             return tools
         count = min(dice.randint(*catalogue.shown), len(tools))
         needed = self._places[tool] if tool else dice.randrange(len(tools))
-        others = self._neighbours[needed]
+        # What the target must be able to call in its earlier turns is there too.
+        called = (name for turn in self._grammar.played for name in turn.tools or ())
+        always = [*dict.fromkeys([needed, *(self._places[name] for name in called)])]
+        count = max(count, len(always))
+        others = [place for place in self._neighbours[needed] if place not in always]
         near = others[: _POOL * count]
-        chosen = dice.sample(near, min(round(_NEAR * (count - 1)), len(near)))
+        chosen = dice.sample(near, min(round(_NEAR * (count - len(always))), len(near)))
         rest = sorted(set(others) - set(chosen))
-        chosen += [needed, *dice.sample(rest, count - 1 - len(chosen))]
+        chosen += [*always, *dice.sample(rest, count - len(always) - len(chosen))]
         if catalogue.order == "random":
             dice.shuffle(chosen)
         else:

@@ -63,57 +63,113 @@ def render(
     Raises:
         UserError: the tokenizer has no chat template, or a grammar's template names what there is not.
     """
-    texts = {row["id"]: row["text"] for row in prompts}
-    desks = {grammar.name: Desk(grammar, tokenizer) for grammar in grammars}
-    control = _control_tokens(tokenizer)
-    lengths = {ood.name: ood.max_new_tokens for ood in spec.ood}
+    conversations = Conversations(prompts, grammars, tokenizer, spec, slot_values)
     rows: list[Row] = []
     states: list[str] = []
-    for row in matches:
-        text = texts[row["prompt_id"]]
-        seed = int(content_id("seed", spec.seed, row["id"]), 16) >> 1  # 63 bits: fits int64
-        tools, slots, constraint = None, {}, None
-        messages: list[Message] = []
-        unfit = len(text) > _MAX_CHARACTERS or any(token in text for token in control)
-        if row["purpose"] == "grammar":
-            desk = desks[row["grammar"]]
-            slots = fill(desk.grammar, seed, (slot_values or {}).get(desk.grammar.name))
+    for match in matches:
+        begun = conversations.begin(match)
+        rows += begun
+        states.append("kept" if begun else "invalid")
+        tick(1)
+    return rows, states
+
+
+class Conversations:
+    """Writes out the conversations of matches, each up to where the target has to answer.
+
+    Args:
+        prompts, grammars, tokenizer, spec, slot_values: as of `render`.
+    """
+
+    def __init__(
+        self,
+        prompts: Iterable[Row],
+        grammars: Iterable[Grammar],
+        tokenizer: Any,
+        spec: Spec,
+        slot_values: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
+    ) -> None:
+        self._texts = {row["id"]: row["text"] for row in prompts}
+        self._desks = {grammar.name: Desk(grammar, tokenizer) for grammar in grammars}
+        self._tokenizer = tokenizer
+        self._control = _control_tokens(tokenizer)
+        self._lengths = {ood.name: ood.max_new_tokens for ood in spec.ood}
+        self._spec = spec
+        self._slot_values = slot_values or {}
+
+    def begin(self, match: Row) -> list[Row]:
+        """The first request of a match's conversation, `generate.samples` times; none if it makes none."""
+        request = self._request(match, ())
+        if request is None:
+            return []
+        seed = self._seed(match)
+        more = range(1, self._how(match).samples)
+        return [_signed(request, own) for own in (seed, *(self._seed(match, number) for number in more))]
+
+    def go_on(self, match: Row, last: Row, said: Sequence[Any]) -> Row | None:
+        """The request behind one that was answered; None if the conversation is too long, or does not fit.
+
+        Args:
+            last: the request that was answered last.
+            said: what the target has said in this conversation, as `wire.parse` gives it.
+        """
+        request = self._request(match, said)
+        seed = int(content_id("seed", last["seed"], len(said)), 16) >> 1
+        return request and _signed({**request, "follows": last["id"]}, seed)
+
+    def _how(self, match: Row) -> Generate:
+        # What is only measured is decoded greedily, later too.
+        return self._spec.generate if match["purpose"] != "ood" else Generate()
+
+    def _seed(self, match: Row, *number: int) -> int:
+        return int(content_id("seed", self._spec.seed, match["id"], *number), 16) >> 1  # 63 bits: fits int64
+
+    def _request(self, match: Row, said: Sequence[Any]) -> Row | None:
+        """A row of `REQUESTS` but for its `id` and `seed`; None if there is no conversation."""
+        text = self._texts[match["prompt_id"]]
+        if len(text) > _MAX_CHARACTERS or any(token in text for token in self._control):
+            return None
+        spec, tools, slots, constraint = self._spec, None, {}, None
+        if match["purpose"] == "grammar":
+            desk, seed = self._desks[match["grammar"]], self._seed(match)
+            slots = fill(desk.grammar, seed, self._slot_values.get(desk.grammar.name))
             try:
-                if not unfit:
-                    messages, tools, constraint = desk.ask(text, slots, row["tool"], seed)
+                messages, tools, constraint = desk.ask(text, slots, match["tool"], seed, said)
             except ValueError:  # a slot's value does not fit where an earlier turn has it
-                unfit = True
+                return None
             length = desk.grammar.max_new_tokens
         else:
             messages = [{"role": "user", "content": text}]
-            length = spec.replay.max_new_tokens if row["purpose"] == "replay" else lengths[row["set"]]
-        ids = [] if unfit else encode(tokenizer, messages, tools, spec.generate.thinking)
-        if 0 < len(ids) <= MAX_PROMPT_TOKENS:
-            states.append("kept")
-            told = canonical(messages)
-            request = {
-                "match_id": row["id"],
-                "prompt_id": row["prompt_id"],
-                "purpose": row["purpose"],
-                "grammar": row["grammar"],
-                "set": row["set"],
-                "messages": told,
-                "slots": canonical(slots),
-                "prompt_ids": ids,
-                "constraint": constraint,
-                "max_new_tokens": length,
-            }
-            # What is only measured is decoded greedily, later too.
-            drawn = spec.generate if row["purpose"] != "ood" else Generate()
-            how = {"temperature": drawn.temperature, "top_p": drawn.top_p, "top_k": drawn.top_k}
-            for number in range(drawn.samples):
-                own = int(content_id("seed", spec.seed, row["id"], number), 16) >> 1 if number else seed
-                identity = ("request", row["id"], told, constraint, length, own, how)
-                rows.append({"id": content_id(*identity), **request, **how, "seed": own})
-        else:
-            states.append("invalid")
-        tick(1)
-    return rows, states
+            replay = match["purpose"] == "replay"
+            length = spec.replay.max_new_tokens if replay else self._lengths[match["set"]]
+        ids = encode(self._tokenizer, messages, tools, spec.generate.thinking)
+        if not 0 < len(ids) <= MAX_PROMPT_TOKENS:
+            return None
+        how = self._how(match)
+        return {
+            "match_id": match["id"],
+            "prompt_id": match["prompt_id"],
+            "purpose": match["purpose"],
+            "grammar": match["grammar"],
+            "set": match["set"],
+            "turn": len(said),
+            "follows": None,
+            "messages": canonical(messages),
+            "slots": canonical(slots),
+            "prompt_ids": ids,
+            "constraint": constraint,
+            "max_new_tokens": length,
+            "temperature": how.temperature,
+            "top_p": how.top_p,
+            "top_k": how.top_k,
+        }
+
+
+def _signed(request: Row, seed: int) -> Row:
+    """The request with its seed, and an id from all that its answer depends on."""
+    how = {name: request[name] for name in ("temperature", "top_p", "top_k")}
+    told = (request["match_id"], request["messages"], request["constraint"], request["max_new_tokens"])
+    return {"id": content_id("request", *told, seed, how), **request, "seed": seed}
 
 
 class Desk:
@@ -126,27 +182,47 @@ class Desk:
         self._template_shows_calls = template_shows_calls(tokenizer)
 
     def ask(
-        self, prompt: str, slots: Mapping[str, Any], tool: str | None, seed: int
+        self,
+        prompt: str,
+        slots: Mapping[str, Any],
+        tool: str | None,
+        seed: int,
+        said: Sequence[Any] = (),
     ) -> tuple[list[Message], list[Row] | None, str]:
         """The conversation, the tools for the chat template (None if it leaves them out), and the constraint.
 
         Args:
             tool: the tool that the prompt was matched to, or None.
+            said: what the target has said in its turns so far; the conversation goes up to its next.
         """
         dice = random.Random(content_id(seed, "request"))
         shown = self._shelf.shown(tool, dice)
-        constraint = wire.drawn(self.grammar, shown, dice).to_json()
+        # Drawn in any case, so that the dice fall alike before every turn of a conversation.
+        constraint = wire.drawn(self.grammar, shown, dice)
+        turn = self.grammar.played[len(said)] if len(said) < len(self.grammar.played) else None
+        if turn is not None:
+            own = random.Random(content_id(seed, "turn", len(said)))
+            constraint = wire.drawn(self.grammar, shown, own, turn)
         functions = _functions(shown)
         # The tools stand first and the slots last, so that prompts that show the same tools begin alike and
         # their common beginning is computed once.
         preamble = "" if self._template_shows_tools else tools_text(functions, self.grammar.wire_format or "")
-        messages = self._messages(preamble, {**slots, "prompt": prompt}, slots, dice)
-        return messages, functions if self._template_shows_tools else None, constraint
+        messages = self._messages(
+            preamble, {**slots, "prompt": prompt}, slots, dice, said, turn.place if turn else None
+        )
+        return messages, functions if self._template_shows_tools else None, constraint.to_json()
 
     def _messages(
-        self, preamble: str, context: Mapping[str, Any], slots: Mapping[str, Any], dice: random.Random
+        self,
+        preamble: str,
+        context: Mapping[str, Any],
+        slots: Mapping[str, Any],
+        dice: random.Random,
+        outputs: Sequence[Any],
+        until: int | None,
     ) -> list[Message]:
-        grammar = self.grammar
+        """The conversation up to the turn at the place `until`, or to its end; `outputs` are the target's."""
+        grammar, played = self.grammar, iter(outputs)
 
         def said(template: str, field: str) -> str:
             return fill_in(template, context, f"grammar '{grammar.name}', field {field}").strip()
@@ -154,22 +230,26 @@ class Desk:
         system = "\n\n".join(part for part in (preamble, said(grammar.system, "system")) if part)
         messages: list[Message] = [{"role": "system", "content": system}] if system else []
         asked: list[str] = []  # ids of the calls that no tool has answered yet
-        for number, turn in enumerate(grammar.turns):
+        for number, turn in enumerate(grammar.turns[:until]):
             if turn.user is not None:
                 messages.append({"role": "user", "content": said(turn.user, f"turns[{number}].user")})
-            elif turn.assistant is not None:
+            elif turn.tool is None:
                 if isinstance(turn.assistant, str):
                     said_before = filled(turn.assistant, {"type": "string"}, slots, dice)
                     messages.append({"role": "assistant", "content": said_before})
                     continue
-                output = output_filler(grammar, turn.assistant)(slots, dice)
+                output = (
+                    next(played)
+                    if turn.target is not None
+                    else output_filler(grammar, turn.assistant)(slots, dice)
+                )
                 messages.append(self._assistant(output, dice))
                 asked = [call["id"] for call in messages[-1].get("tool_calls", [])]
             else:
                 told = filled(turn.tool, {}, slots, dice)
                 answer = {"role": "tool", "content": told if isinstance(told, str) else dumps(told)}
                 messages.append({**answer, "tool_call_id": asked.pop(0)} if asked else answer)
-        if grammar.user is not None:
+        if until is None and grammar.user is not None:
             messages.append({"role": "user", "content": said(grammar.user, "user")})
         return messages
 

@@ -19,6 +19,7 @@ _COLUMNS = {
     "purpose": "grammar or replay",
     "grammar": "the grammar; null for replay",
     "set": "null in a training set",
+    "turn": "which of the target's turns in its conversation it is, from 0",
     "input_ids": "token ids of the conversation and of what the target wrote after it",
     "prompt_tokens": "how many of them are the conversation",
     "loss_mask": "1 on the tokens that the target wrote, else 0",

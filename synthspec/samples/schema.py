@@ -67,6 +67,8 @@ REQUESTS = pa.schema(
         ("purpose", pa.string()),
         ("grammar", pa.string()),
         ("set", pa.string()),
+        ("turn", pa.int32()),  # which of the target's turns in its conversation it asks for, from 0
+        ("follows", pa.string()),  # id of the request that asked for the turn before
         ("messages", pa.string()),  # JSON list of {role, content}
         ("slots", pa.string()),  # JSON object: the invented value of each slot
         ("prompt_ids", IDS),  # the conversation as the target reads it, generation prompt included
@@ -121,6 +123,7 @@ SAMPLES = pa.schema(
         ("purpose", pa.string()),
         ("grammar", pa.string()),
         ("set", pa.string()),
+        ("turn", pa.int32()),  # which of the target's turns in its conversation it is, from 0
         ("input_ids", IDS),  # prompt and completion
         ("prompt_tokens", pa.int32()),
         ("loss_mask", pa.list_(pa.int8())),  # 1 on the tokens of the completion, else 0

@@ -207,6 +207,11 @@ def run_grammars(run: Run) -> list[Grammar]:
     ]
 
 
+def played_grammars(run: Run) -> dict[str, str]:
+    """Fingerprints of the run's grammars in which the target writes earlier turns too, by name."""
+    return {grammar.name: grammar.fingerprint for grammar in run_grammars(run) if grammar.played}
+
+
 def target_fills_slots(run: Run) -> bool:
     """Whether a grammar of the run has a slot whose values the target writes."""
     from synthspec.grammar.slots import asked_slots

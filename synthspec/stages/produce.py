@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from synthspec import progress
 from synthspec.errors import UserError
@@ -12,6 +12,9 @@ from synthspec.files import content_id, write_text
 from synthspec.ledger import Counts, count
 from synthspec.run import Run
 from synthspec.stages.facts import loaded_target, project_grammars, run_grammars, tokenizer_of, worker_key
+
+if TYPE_CHECKING:
+    from synthspec.prompting.exchange import Exchanges
 
 Row = dict[str, Any]
 
@@ -90,27 +93,87 @@ def render(run: Run) -> Counts:
 
 
 def generate(run: Run) -> Counts:
-    """Let the target answer; unit: request."""
+    """Let the target answer, turn by turn; unit: request."""
+    from synthspec.samples.schema import Table
+
+    played = {grammar.name: len(grammar.played) for grammar in run_grammars(run)}
+    first = Table(run.path("requests/requests.parquet"))
+    wanted = sum(1 + played.get(row["grammar"], 0) for row in first.rows(["grammar"]))
+    asked, answered = _answered(run, 0)
+    unfit = 0
+    if any(played.values()):
+        exchanges = _exchanges(run)
+        for turn in range(1, 1 + max(played.values())):
+            unfit += _go_on(run, exchanges, turn)
+            more = _answered(run, turn)
+            asked, answered = asked + more[0], answered + more[1]
+    lost = {"error": asked - answered, "invalid": unfit, "unplayed": wanted - asked - unfit}
+    return Counts("request", wanted, answered, {state: n for state, n in lost.items() if n})
+
+
+def _files(turn: int) -> tuple[str, str]:
+    """Where the requests for one of the target's turns are, and the folder of their completions."""
+    if not turn:
+        return "requests/requests.parquet", "completions"
+    return f"completions/turn-{turn}/requests.parquet", f"completions/turn-{turn}/answers"
+
+
+def _answered(run: Run, turn: int) -> tuple[int, int]:
+    """Let the target answer all requests of one turn; how many there are, and how many it answered."""
     from synthspec.samples.schema import Table
     from synthspec.targets.answer import answer
 
-    file, spec = run.path("requests/requests.parquet"), run.spec
+    file, folder = map(run.path, _files(turn))
     requests = Table(file)
-    target = loaded_target(run)
-    with progress.bar("generate", len(requests), "requests", resumes=True) as tick:
+    name = f"generate, turn {turn + 1}" if turn else "generate"
+    with progress.bar(name, len(requests), "requests", resumes=True) as tick:
         answer(
             file,
-            target,
-            spec.worker,
-            run.path("completions"),
+            loaded_target(run),
+            run.spec.worker,
+            folder,
             tick,
-            how=spec.generate,
+            how=run.spec.generate,
             key=worker_key(run),
             piece=run.piece,
         )
-    answered = sum(len(Table(part)) for part in run.path("completions").glob("*.parquet"))
-    lost = len(requests) - answered
-    return Counts("request", len(requests), answered, {"error": lost} if lost else {})
+    return len(requests), sum(len(Table(part)) for part in folder.glob("*.parquet"))
+
+
+def _exchanges(run: Run) -> Exchanges:
+    from synthspec.prompting.exchange import Exchanges
+    from synthspec.prompting.render import Conversations
+    from synthspec.targets.asked import by_slot
+
+    grammars = {grammar.name: grammar for grammar in run_grammars(run)}
+    slots = run.path("requests/slots.parquet")
+    tokenizer = tokenizer_of(run)
+    conversations = Conversations(
+        run.rows("prompts/prompts.parquet"),
+        grammars.values(),
+        tokenizer,
+        run.spec,
+        by_slot(run.rows("requests/slots.parquet") if slots.exists() else []),
+    )
+    return Exchanges(conversations, run.rows("matches/matches.parquet"), grammars, tokenizer)
+
+
+def _go_on(run: Run, exchanges: Exchanges, turn: int) -> int:
+    """Write the requests of a turn, from the answers of the one before; how many conversations do not go on."""
+    from synthspec.samples.schema import REQUESTS, write_rows
+    from synthspec.targets.answer import in_order
+
+    asked, answers = _files(turn - 1)
+    rows, unfit = exchanges.go_on(run.rows(asked), run.rows(answers))
+    file = run.path(_files(turn)[0])
+    if not file.exists():
+        write_rows(file, REQUESTS, sorted(rows, key=in_order))
+    return unfit
+
+
+def _turns(run: Run) -> list[int]:
+    """The turns that were asked for."""
+    return [0, *range(1, 1 + len(list(run.path("completions").glob("turn-*"))))]
 
 
 def conform(run: Run) -> Counts:
@@ -120,9 +183,10 @@ def conform(run: Run) -> Counts:
 
     tokenizer = tokenizer_of(run)
     grammars = {grammar.name: grammar for grammar in run_grammars(run)}
-    requests = {row["id"]: row for row in run.rows("requests/requests.parquet")}
+    turns = [_files(turn) for turn in _turns(run)]
+    requests = {row["id"]: row for asked, _ in turns for row in run.rows(asked)}
     prompts = {row["id"]: row for row in run.rows("prompts/prompts.parquet")}
-    completions = run.rows("completions")
+    completions = [row for _, answers in turns for row in run.rows(answers)]
     rows: list[Row] = []
     states: list[str] = []
     reasons: list[str] = []
@@ -156,6 +220,7 @@ def _sample(
         "purpose": request["purpose"],
         "grammar": request["grammar"],
         "set": request["set"],
+        "turn": request["turn"],
         "input_ids": ids,
         "prompt_tokens": before,
         "loss_mask": [0] * before + [1] * len(completion["ids"]),

@@ -86,6 +86,8 @@ def _generate(run: Run) -> Settings:
         # Which servers they are does not matter, as long as they serve the same.
         "worker": spec.worker.model_dump(mode="json", include={"kind", "batch_rows", "tp", "options"}),
         "generate": spec.generate.model_dump(mode="json", include={"decode", "logprobs"}),
+        # Their later requests are made from the answers to the first.
+        **({"played": played} if (played := facts.played_grammars(run)) else {}),
         "versions": facts.versions(),
     }
 
@@ -146,7 +148,7 @@ STAGES = (
     Stage(
         "render",
         "writing conversations",
-        4,
+        5,
         _render,
         ("grammars", "prompts/prompts.parquet", "matches/matches.parquet"),
         ("requests",),
@@ -165,7 +167,7 @@ STAGES = (
     Stage(
         "conform",
         "checking answers",
-        4,
+        5,
         _conform,
         ("grammars", "prompts/prompts.parquet", "requests/requests.parquet", "completions"),
         ("samples",),

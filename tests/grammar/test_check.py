@@ -291,7 +291,23 @@ CASES = {
     ),
     "turn of two": (
         {"turns": [{"user": "hello", "tool": "3"}]},
-        "turns[0]: a turn is one of user, assistant and tool",
+        "turns[0]: a turn is one of user, assistant, target and tool",
+    ),
+    "the target calls no tool": (
+        {"turns": [{"user": "{{ prompt }}"}, {"target": ["find_train"]}], "user": "And?"},
+        "turns[1].target: names tools, but no tool's answer follows",
+    ),
+    "the target calls an unknown tool": (
+        {"turns": [{"user": "{{ prompt }}"}, {"target": ["find_trein"]}, {"tool": "3"}], "user": None},
+        "turns[1].target: find_trein is no tool of this grammar; did you mean find_train?",
+    ),
+    "the target names nothing": (
+        {"turns": [{"user": "{{ prompt }}"}, {"target": []}], "user": "And?"},
+        "turns[1]: target names no tool",
+    ),
+    "the target speaks twice": (
+        {"turns": [{"user": "{{ prompt }}"}, {"target": "any"}, {"target": "any"}], "user": "And?"},
+        "turns[2]: an assistant's turn cannot come after an assistant's turn",
     ),
     "nothing to answer": (
         {"turns": [{"user": "{{ prompt }}"}, {"assistant": "Yes."}], "user": None},

@@ -50,6 +50,7 @@ class Made:
             "purpose": "grammar" if grammar else "replay",
             "grammar": grammar,
             "set": None,
+            "turn": 0,
             "input_ids": [1, 2, 3, *ids],
             "prompt_tokens": 3,
             "loss_mask": [0, 0, 0] + [1] * len(ids),

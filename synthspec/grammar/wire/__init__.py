@@ -26,7 +26,7 @@ from synthspec.grammar.wire.reader import Reader, read
 
 if TYPE_CHECKING:
     from synthspec.grammar.constraint import Constraint
-    from synthspec.grammar.model import Grammar, Tool
+    from synthspec.grammar.model import Grammar, Played, Tool
 
 
 class Wire(Protocol):
@@ -65,8 +65,15 @@ def _format(grammar: Grammar) -> Wire:
     return FORMATS[grammar.wire_format]
 
 
-def calls_of(grammar: Grammar) -> Calls:
-    """How many calls an answer of the grammar has."""
+def calls_of(grammar: Grammar, turn: int | None = None) -> Calls:
+    """How many calls an answer of the grammar has.
+
+    Args:
+        turn: which of the turns that the target writes it is, from 0; None: the last.
+    """
+    if turn is not None and turn < len(grammar.played):
+        count = grammar.played[turn].calls
+        return Calls(count, count, "before" if grammar.shape.prose or not count else "none")
     counts = [count for count, weight in grammar.shape.calls.items() if weight]
     return Calls(min(counts), max(counts), "before" if grammar.shape.prose or 0 in counts else "none")
 
@@ -127,22 +134,28 @@ def constraint(grammar: Grammar) -> Constraint:
     return _format(grammar).constraint(grammar.tool_schemas, calls_of(grammar))
 
 
-def drawn(grammar: Grammar, tools: Iterable[Tool], dice: random.Random) -> Constraint:
+def drawn(
+    grammar: Grammar, tools: Iterable[Tool], dice: random.Random, played: Played | None = None
+) -> Constraint:
     """What one completion is held to, with the number of calls, fields and lengths drawn from the shape.
 
     Args:
         tools: those that the request shows.
+        played: the earlier turn that it is; None: the last.
     """
     from synthspec.grammar.constraint import Constraint, Json
     from synthspec.grammar.schemas import bounded, inlined
     from synthspec.grammar.shape import draw_calls, shaped
 
-    if grammar.shape.always_alike and grammar.catalogue is None:
+    called = played if grammar.kind == "tool_call" else None
+    if grammar.shape.always_alike and grammar.catalogue is None and called is None:
         return grammar.constraint
     if grammar.kind == "extraction":
         (schema,) = shaped({"": inlined(grammar.schema_ or {})}, grammar.shape, dice).values()
         return Constraint(Json(bounded(schema)))
-    count = draw_calls(grammar.shape, dice)
+    count = called.calls if called else draw_calls(grammar.shape, dice)
+    if called and called.tools is not None:
+        tools = [tool for tool in tools if tool.name in called.tools]
     speaks = count == 0 or dice.random() < grammar.shape.prose
     schemas = grammar.tool_schemas
     shown = shaped({tool.name: schemas[tool.name] for tool in tools}, grammar.shape, dice)
