@@ -40,6 +40,7 @@ def make_preview(path: Path, n: int) -> list[Row]:
     grammars = {grammar.name: grammar for grammar in facts.project_grammars(spec, run.root)}
     prompts: dict[str, Row] = {}
     seen: set[str] = set()
+    facts.unlock(run)
     with progress.bar("reading the prompts", None, "prompts") as tick:
         for source in spec.prompts:
             if source.name in spec.match:

@@ -82,6 +82,12 @@ class Key(Part):
         return self
 
 
+class Hub(Part):
+    """Where models and datasets come from that have a hub's id."""
+
+    key: Key | None = Field(None, description="the key that the hub wants, for what is not open to all")
+
+
 class Servers(Part):
     """Servers answer, all with the same target."""
 
@@ -247,6 +253,7 @@ class Spec(Part):
     name: Name = Field(description="the run folder is runs/<name>")
     seed: int = Field(0, ge=0)
     target: Target = Target()
+    hub: Hub = Hub()
     worker: Worker = Field(InProcess(), description="who runs the target while it answers")
     generate: Generate = Generate()
     prompts: list[PromptSource] = Field(min_length=1)

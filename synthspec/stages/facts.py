@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from synthspec import progress
 from synthspec.errors import UserError
 from synthspec.files import is_folder
+from synthspec.keys import read_key, unlock_hub
 from synthspec.run import Run
 from synthspec.spec import PromptSource, Servers, Spec, Target
 from synthspec.yamlfile import check_inside
@@ -32,7 +33,16 @@ def target_of(run: Run) -> Target:
     """The spec's target, with a model folder that is relative to the spec made absolute."""
     target = run.spec.target
     folder = run.root / target.model
-    return target.model_copy(update={"model": str(folder.resolve())}) if is_folder(folder) else target
+    if is_folder(folder):
+        return target.model_copy(update={"model": str(folder.resolve())})
+    unlock(run)
+    return target
+
+
+def unlock(run: Run) -> None:
+    """Make the hub's key known where the spec names something of the hub."""
+    if run.spec.target.revision or any(source.dataset for source in run.spec.prompts):
+        unlock_hub(run.spec.hub.key, run.root)
 
 
 def describe(target: Target) -> Row:
@@ -101,9 +111,8 @@ def _tokenizer(target: str) -> Any:
 
 def worker_key(run: Run) -> str | None:
     """The key that the spec's servers want; it is kept nowhere."""
-    from synthspec.targets.servers import read_key
-
-    return read_key(run.spec.worker.key, run.root) if isinstance(run.spec.worker, Servers) else None
+    key = run.spec.worker.key if isinstance(run.spec.worker, Servers) else None
+    return read_key(key, run.root, "worker.key") if key else None
 
 
 def tokenizer_of(run: Run) -> Any:

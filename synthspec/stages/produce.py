@@ -11,7 +11,14 @@ from synthspec.errors import UserError
 from synthspec.files import content_id, write_text
 from synthspec.ledger import Counts, count
 from synthspec.run import Run
-from synthspec.stages.facts import loaded_target, project_grammars, run_grammars, tokenizer_of, worker_key
+from synthspec.stages.facts import (
+    loaded_target,
+    project_grammars,
+    run_grammars,
+    tokenizer_of,
+    unlock,
+    worker_key,
+)
 
 if TYPE_CHECKING:
     from synthspec.prompting.exchange import Exchanges
@@ -34,6 +41,7 @@ def pull(run: Run) -> Counts:
     rows: list[Row] = []
     states: list[str] = []
     seen: set[str] = set()
+    unlock(run)
     with progress.bar("pull", None, "prompts") as tick:
         for source in run.spec.prompts:
             found, became = pull_source(source, run.root, seen, tick)

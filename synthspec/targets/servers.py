@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
-from synthspec.errors import UserError
-from synthspec.spec import Engine, Key, Servers
+from synthspec.spec import Engine, Servers
 from synthspec.targets.fleet import Worker
 from synthspec.targets.load import LoadedTarget
 from synthspec.targets.sglang import PROBE, Expected, SglangServer
 from synthspec.targets.vllm import VllmServer
-from synthspec.yamlfile import check_inside, read_text
 
 
 def workers_of(
@@ -43,27 +38,3 @@ def expected_of(target: LoadedTarget, longest: int, *, constrained: bool = True)
         tokens=longest,
         constrained=constrained,
     )
-
-
-def read_key(key: Key | None, root: Path) -> str | None:
-    """The key itself.
-
-    Args:
-        root: what a file is relative to, and lies in.
-
-    Raises:
-        UserError: it is not where the spec says; the message does not show it.
-    """
-    if key is None:
-        return None
-    if key.env is not None:
-        found = os.environ.get(key.env, "")
-        where = f"worker.key.env: the environment variable {key.env}"
-    else:
-        assert key.file is not None
-        found = read_text(check_inside(root, key.file), 10_000)
-        where = f"worker.key.file: {key.file}"
-    found = found.strip()
-    if not found or not found.isprintable() or not found.isascii():
-        raise UserError(f"{where} holds no key; put it there, on one line")
-    return found

@@ -12,9 +12,8 @@ from synthspec.files import content_id
 from synthspec.grammar.constraint import Constraint, Json, Text
 from synthspec.grammar.constraint import row as row_of
 from synthspec.samples.schema import REQUESTS, Table, read_rows, write_rows
-from synthspec.spec import Generate, Key, Servers
+from synthspec.spec import Generate, Servers
 from synthspec.targets.answer import answer, in_order, shards
-from synthspec.targets.servers import read_key
 from synthspec.targets.sglang import sampling
 from tests.targets.standin import VOCABULARY, serving
 
@@ -141,36 +140,6 @@ def test_requests_are_read_in_pieces(requests):
     assert [row["id"] for row in table.rows(["id"])] == [row["id"] for row in rows]
     ids = [one for batch in shards(({**row, "set": None} for row in rows), 32) for one in batch]
     assert ids == [row["id"] for row in rows]
-
-
-@pytest.mark.parametrize(
-    ("key", "words"),
-    [
-        (
-            Key(env="SYNTHSPEC_NO_SUCH"),
-            r"worker\.key\.env: the environment variable SYNTHSPEC_NO_SUCH holds no key",
-        ),
-        (Key(file="none.txt"), "there is no such file"),
-        (Key(file="empty.txt"), r"worker\.key\.file: empty\.txt holds no key"),
-        (Key(file="../key.txt"), "leads out of the project"),
-        (Key(file="two.txt"), "holds no key; put it there, on one line"),
-    ],
-)
-def test_a_key_that_is_not_there_is_told_without_showing_any(tmp_path, key, words):
-    (tmp_path / "empty.txt").write_text("\n")
-    (tmp_path / "two.txt").write_text("tell\nnobody")
-    with pytest.raises(UserError, match=words) as caught:
-        read_key(key, tmp_path)
-    assert "nobody" not in str(caught.value)
-
-
-def test_a_key_is_read_from_its_place(tmp_path, monkeypatch):
-    (tmp_path / "key.txt").write_text("tell-nobody\n")
-    monkeypatch.setenv("SYNTHSPEC_KEY", " tell-nobody ")
-    assert (
-        read_key(Key(file="key.txt"), tmp_path) == read_key(Key(env="SYNTHSPEC_KEY"), tmp_path) == "tell-nobody"
-    )
-    assert read_key(None, tmp_path) is None
 
 
 def test_no_server_at_all_stops_the_run_in_words(requests, tmp_path, monkeypatch):
