@@ -140,7 +140,6 @@ def show(path: Path, tokenizer: Any, seed: int) -> Row:
     """
     from synthspec.grammar import wire
     from synthspec.grammar.conform import judge
-    from synthspec.grammar.constraint import Constraint
     from synthspec.grammar.examples import filled_examples, stand_ins
     from synthspec.grammar.slots import fill
     from synthspec.prompting.render import Desk, chat_text
@@ -150,7 +149,7 @@ def show(path: Path, tokenizer: Any, seed: int) -> Row:
     examples: list[Row] = []
     try:
         said = stand_ins(grammar, slots, seed)
-        messages, tools, constraint = Desk(grammar, tokenizer).ask(PROMPT, slots, None, seed, said)
+        messages, tools, held = Desk(grammar, tokenizer).ask(PROMPT, slots, None, seed, said)
         filled = filled_examples(grammar, slots, seed)
     except ValueError as error:
         raise UserError(
@@ -173,7 +172,6 @@ def show(path: Path, tokenizer: Any, seed: int) -> Row:
                 ],
             }
         )
-    held = Constraint.from_json(constraint)
     return {
         "grammar": grammar.name,
         "seed": seed,

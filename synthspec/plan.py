@@ -303,9 +303,8 @@ def _thinking(asked: str, tokenizer: Any) -> list[str]:
             "does, since a drafter trained on the one guesses the other badly"
         ]
     if not template_thinks(tokenizer) and asked != "template":
-        return [
-            f"generate.thinking: {asked} changes nothing, since the target's chat template has no such switch"
-        ]
+        so = "it is held to think all the same" if asked == "on" else "that changes nothing"
+        return [f"generate.thinking: {asked}, but the target's chat template has no such switch; {so}"]
     return []
 
 

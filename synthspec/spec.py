@@ -148,8 +148,6 @@ class Generate(Part):
     def _differ(self) -> Generate:
         if self.samples > 1 and not self.temperature:
             raise ValueError("several samples at temperature 0 are all the same; raise temperature, or take 1")
-        if self.thinking == "on" and self.decode == "constrained":
-            raise ValueError("what thinks before it answers cannot be held to a grammar; set decode to free")
         return self
 
 

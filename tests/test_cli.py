@@ -194,9 +194,8 @@ def test_the_unexpected_goes_into_a_file_without_values(capsys, tmp_path, monkey
 
 
 @pytest.mark.slow
-def test_a_flow_runs_resumes_and_refuses(project, tmp_path_factory):
-    home = tmp_path_factory.mktemp("prefect")
-    at_home = {"PREFECT_HOME": str(home), "PREFECT_API_URL": ""}
+def test_a_flow_runs_resumes_and_refuses(project, tmp_path_factory, prefect_url):
+    at_home = {"PREFECT_HOME": str(tmp_path_factory.mktemp("prefect")), "PREFECT_API_URL": prefect_url}
     first = synthspec("run", project, "--until", "match", "--json", **at_home)
     assert first.returncode == 0, first.stderr
     stages = json.loads(first.stdout)["stages"]

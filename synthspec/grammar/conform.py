@@ -14,7 +14,7 @@ from llguidance import LLMatcher
 
 from synthspec.grammar import wire, written
 from synthspec.grammar.bytewise import byte_matcher
-from synthspec.grammar.constraint import Constraint, Json
+from synthspec.grammar.constraint import THOUGHT_BEGINS, THOUGHT_ENDS, Constraint, Json
 from synthspec.grammar.examples import is_call
 from synthspec.grammar.schemas import validator_of
 from synthspec.grammar.tokens import TokenTable, split_end, token_table
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from synthspec.grammar.model import Grammar
 
 MAX_REASON = 200  # characters
-_THOUGHT = re.compile(r"(?:(?!</think>).)*</think>\s*", re.DOTALL)
+_THOUGHT = re.compile(rb"(?:(?!</think>).)*</think>\s*", re.DOTALL)
 
 # What a byte is; of a token's bytes the largest decides what the token is.
 _FORCED, _STRUCTURE, _FREE, _VALUE = 0, 1, 2, 3  # new bytes are 0: forced
@@ -98,26 +98,16 @@ def judge(
     except UnicodeDecodeError:
         return Verdict("invalid", reason="it is not UTF-8")
     constraint = request.get("constraint") or grammar.constraint.to_json()
-    thought = _thought(text)
     calls = wire.calls_of(grammar, request.get("turn"))
-    verdict = judge_text(grammar, text[thought:], _constraint(constraint).tools, calls)
+    said = text.encode()[_thought(text.encode()) :].decode()
+    verdict = judge_text(grammar, said, _constraint(constraint).tools, calls)
     if verdict.state != "kept":
         return verdict
-    if not thought:
-        return replace(verdict, spans=tuple(label(constraint, ids, tokenizer)))
-    sizes = accumulate(len(table.bytes_of[token]) for token in text_ids)
-    before = 1 + next(n for n, size in enumerate(sizes) if size >= len(text[:thought].encode()))
-    spans = [Span("free", 0, before)]
-    for kind, start, end in label(constraint, ids[before:], tokenizer):
-        if kind == "free" and start == 0:
-            spans = [Span("free", 0, before + end)]
-        else:
-            spans.append(Span(kind, before + start, before + end))
-    return replace(verdict, spans=tuple(spans))
+    return replace(verdict, spans=tuple(label(constraint, ids, tokenizer)))
 
 
-def _thought(text: str) -> int:
-    """How many characters of a text are what the target thought before it answered."""
+def _thought(text: bytes) -> int:
+    """How many bytes of a text are what the target thought before it answered."""
     found = _THOUGHT.match(text)
     return found.end() if found else 0
 
@@ -148,8 +138,8 @@ def label(constraint: str | None, ids: Sequence[int], tokenizer: Any) -> list[Sp
 
     Decided on bytes: a token that holds a byte of a value is `value`, else one with a byte where the
     constraint allows more than one to follow `free`, where it stands in plain text, or `structure`, else
-    `forced`.  End tokens are `forced`, and so is a value that the constraint forces from its first byte to
-    its last.
+    `forced`.  What the target thought before it answered is `free`.  End tokens are `forced`, and so is a
+    value that the constraint forces from its first byte to its last.
 
     Args:
         constraint: JSON of a `Constraint`; None: everything is `free`.
@@ -163,6 +153,8 @@ def label(constraint: str | None, ids: Sequence[int], tokenizer: Any) -> list[Sp
     text_ids, end_ids = split_end(ids, table, _own_tokens(held.wire_format, table))
     pieces = [table.bytes_of[token] for token in text_ids]
     text = b"".join(pieces)
+    thought = _thought(text)
+    text = text[thought:]
     kinds = _byte_kinds(text, constraint)
     free, values = _places(text, held)
     for start, end in free:
@@ -170,6 +162,7 @@ def label(constraint: str | None, ids: Sequence[int], tokenizer: Any) -> list[Sp
     for start, end in values:
         if any(kinds[start:end]):
             kinds[start:end] = bytes([_VALUE]) * (end - start)
+    kinds = bytearray([_FREE]) * thought + kinds
     ends = accumulate(len(piece) for piece in pieces)
     tokens = [
         max(kinds[end - len(piece) : end], default=_FORCED) for piece, end in zip(pieces, ends, strict=True)
@@ -278,8 +271,8 @@ def _degenerate(ids: Sequence[int]) -> str | None:
 
 @lru_cache(maxsize=64)
 def _own_tokens(wire_format: str, table: TokenTable) -> frozenset[int]:
-    """The special tokens that a wire format writes itself."""
-    tags = wire.FORMATS[wire_format].TAGS if wire_format else ()
+    """The special tokens that a wire format, or a thought, writes itself."""
+    tags = {THOUGHT_BEGINS, THOUGHT_ENDS, *(wire.FORMATS[wire_format].TAGS if wire_format else ())}
     return frozenset(token for token in table.special if table.bytes_of[token].decode(errors="replace") in tags)
 
 
@@ -331,4 +324,4 @@ def _byte_kinds(text: bytes, constraint: str) -> bytearray:
 
 @lru_cache(maxsize=1024)
 def _byte_matcher(constraint: str) -> LLMatcher:
-    return byte_matcher(_constraint(constraint).lark())
+    return byte_matcher(replace(_constraint(constraint), thinks=False).lark())

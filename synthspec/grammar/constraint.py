@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
     from torch import Tensor
 
+THOUGHT_BEGINS, THOUGHT_ENDS = "<think>", "</think>"
+
 
 @dataclass(frozen=True)
 class Text:
@@ -98,24 +100,45 @@ class Constraint:
         tools: by the name of each tool that may be called the schema of its arguments, which is empty where
             reading the calls does not need it; none, where every tool of the grammar may be.
         written: for code and text, the `Written` of its grammar as JSON, which tells where values stand.
+        thinks: whether the target thinks before it: free text that ends with `</think>`.
     """
 
     part: Part
     wire_format: str = ""
     tools: dict[str, dict[str, Any]] = field(default_factory=dict)
     written: dict[str, Any] | None = None
+    thinks: bool = False
 
     def to_json(self) -> str:
         # Keys keep their order, because the order of properties is part of the constraint.
-        whole = {"part": _plain(self.part), "wire_format": self.wire_format, "tools": self.tools}
+        whole: dict[str, Any] = {
+            "part": _plain(self.part),
+            "wire_format": self.wire_format,
+            "tools": self.tools,
+        }
         if self.written is not None:
             whole["written"] = self.written
+        if self.thinks:
+            whole["thinks"] = True
         return json.dumps(whole, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> Constraint:
         whole = json.loads(text)
-        return cls(_part(whole["part"]), whole["wire_format"], whole["tools"], whole.get("written"))
+        named = {name: whole.get(name) for name in ("written", "thinks") if name in whole}
+        return cls(_part(whole["part"]), whole["wire_format"], whole["tools"], **named)
+
+    @property
+    def whole(self) -> Part:
+        """What is decoded: the part, behind a thought where the target thinks.
+
+        A template may have begun the thought already.
+        """
+        if not self.thinks:
+            return self.part
+        thought = Free((THOUGHT_ENDS,))
+        begun = choice([row(Text(THOUGHT_BEGINS), thought), thought])
+        return row(begun, Text(THOUGHT_ENDS), choice([Text("\n\n"), Text("\n"), Text("")]), self.part)
 
     def lark(self, special: Mapping[str, int] | None = None) -> str:
         """The constraint for llguidance.
@@ -125,19 +148,19 @@ class Constraint:
         """
         from synthspec.grammar.engines import lark
 
-        return lark(self.part, special or {})
+        return lark(self.whole, special or {})
 
     def sglang(self) -> dict[str, str]:
         """The constraint as sampling parameters of SGLang 0.5.23 (its default backend, xgrammar)."""
         from synthspec.grammar.engines import sglang
 
-        return sglang(self.part)
+        return sglang(self.whole)
 
     def vllm(self) -> dict[str, Any]:
         """The constraint as `structured_outputs` of a request to vLLM."""
         from synthspec.grammar.engines import vllm
 
-        return vllm(self.part)
+        return vllm(self.whole)
 
 
 def row(*parts: Part) -> Part:

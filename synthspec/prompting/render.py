@@ -6,6 +6,7 @@ import json
 import random
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
@@ -14,6 +15,7 @@ import jinja2
 from synthspec.errors import UserError
 from synthspec.files import canonical, content_id
 from synthspec.grammar import wire
+from synthspec.grammar.constraint import Constraint
 from synthspec.grammar.examples import output_filler
 from synthspec.grammar.model import Grammar, Tool
 from synthspec.grammar.redacted import filled
@@ -134,9 +136,10 @@ class Conversations:
             desk, seed = self._desks[match["grammar"]], self._seed(match)
             slots = fill(desk.grammar, seed, self._slot_values.get(desk.grammar.name))
             try:
-                messages, tools, constraint = desk.ask(text, slots, match["tool"], seed, said)
+                messages, tools, held = desk.ask(text, slots, match["tool"], seed, said)
             except ValueError:  # a slot's value does not fit where an earlier turn has it
                 return None
+            constraint = replace(held, thinks=spec.generate.thinking == "on").to_json()
             length = desk.grammar.max_new_tokens
         else:
             messages = [{"role": "user", "content": text}]
@@ -188,7 +191,7 @@ class Desk:
         tool: str | None,
         seed: int,
         said: Sequence[Any] = (),
-    ) -> tuple[list[Message], list[Row] | None, str]:
+    ) -> tuple[list[Message], list[Row] | None, Constraint]:
         """The conversation, the tools for the chat template (None if it leaves them out), and the constraint.
 
         Args:
@@ -210,7 +213,7 @@ class Desk:
         messages = self._messages(
             preamble, {**slots, "prompt": prompt}, slots, dice, said, turn.place if turn else None
         )
-        return messages, functions if self._template_shows_tools else None, constraint.to_json()
+        return messages, functions if self._template_shows_tools else None, constraint
 
     def _messages(
         self,

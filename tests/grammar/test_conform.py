@@ -1,11 +1,14 @@
+import copy
 import itertools
 import random
 import time
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken
 
 from synthspec.grammar import wire
 from synthspec.grammar.conform import Span, judge, label, miscounted, violation
@@ -430,6 +433,24 @@ def test_values_are_value_and_plain_text_is_free(tokenizer, name):
     free = [tokenizer.decode(ids[span.start : span.end]) for span in spans if span.kind == "free"]
     assert "".join(free).strip().startswith(said)
     assert spans[-1].kind == "forced"
+
+
+@pytest.mark.parametrize("special", [False, True])
+def test_a_thought_is_free_and_what_follows_is_judged(load, tokenizer, special):
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.add_tokens([AddedToken(tag, special=special) for tag in ("<think>", "</think>")])
+    grammar = load()
+    call = wire.write(grammar, {"name": "find_train", "arguments": {"to": "Oslo", "seats": 2}})
+    ids = [*tokenizer.encode(f"<think>\nOslo, then.\n</think>\n\n{call}"), END]
+    plain = [*tokenizer.encode(call), END]
+    request = {**REQUEST, "constraint": replace(grammar.constraint, thinks=True).to_json()}
+    verdict = judge(request, ids, "stop", grammar, tokenizer)
+    assert verdict.state == "kept"
+    alone = label(grammar.constraint.to_json(), plain, tokenizer)
+    before = len(ids) - len(plain)
+    moved = [Span(span.kind, span.start + before, span.end + before) for span in alone]
+    assert list(verdict.spans) == [Span("free", 0, before), *moved]
+    assert judge(request, ids[:-3], "stop", grammar, tokenizer).state == "invalid"
 
 
 def test_spans_of_tags_that_are_special_tokens(tagged_tokenizer):

@@ -1,9 +1,12 @@
+import copy
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken
 
 from synthspec.errors import UserError
 from synthspec.grammar import wire
@@ -377,6 +380,39 @@ def test_a_person_s_own_grammar_and_expression(constraints, tokenizer):
     assert expression.vllm() == {"regex": "[a-c]+/[0-9]{2}"}
     assert Constraint(Json({"type": "integer"})).vllm() == {"json": {"type": "integer"}}
     assert json.loads(Constraint(Text("a")).vllm()["structural_tag"])["format"]["value"] == "a"
+
+
+THOUGHTS = {
+    "<think>\nWell, {1}.\n</think>\n\n{}": True,
+    "a template began it</think>\n{}": True,
+    "</think>{}": True,
+    "{}": False,
+    "<think>\nWell.": False,
+    "<think></think></think>\n\n{}": False,
+    "Well.</think>\n\nSo: {}": False,
+}
+
+
+@pytest.mark.parametrize("text", THOUGHTS)
+def test_a_thought_comes_before_what_is_held_to(constraints, tokenizer, tagged_tokenizer, text):
+    constraint = Constraint(Json(bounded({"type": "object", "maxProperties": 0})), thinks=True)
+    assert accepts(constraints, tokenizer, constraint, text) is THOUGHTS[text]
+    special = copy.deepcopy(tagged_tokenizer)
+    special.add_tokens([AddedToken(tag, special=True, normalized=False) for tag in ("<think>", "</think>")])
+    assert accepts(TokenConstraints(special), special, constraint, text) is THOUGHTS[text]
+    xgrammar = pytest.importorskip("xgrammar")
+    compiler = xgrammar.GrammarCompiler(xgrammar.TokenizerInfo([bytes([byte]) for byte in range(256)]))
+    compiled = compiler.compile_structural_tag(json.dumps(structural_tag(constraint.whole)))
+    matcher = xgrammar.GrammarMatcher(compiled, terminate_without_stop_token=True)
+    assert (matcher.accept_string(text) and matcher.is_terminated()) is THOUGHTS[text]
+
+
+def test_a_thought_is_kept_in_json_and_says_nothing_where_there_is_none():
+    plain = Constraint(Text("a"))
+    assert "thinks" not in plain.to_json()
+    assert plain.whole == plain.part
+    thinks = replace(plain, thinks=True)
+    assert Constraint.from_json(thinks.to_json()) == thinks
 
 
 def test_sglang_is_not_sent_two_limits_of_one_string():

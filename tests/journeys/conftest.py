@@ -5,13 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import signal
-import socket
 import subprocess
 import sys
-import time
-import urllib.request
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,31 +55,6 @@ class Shell:
             text=True,
             start_new_session=True,
         )
-
-
-@pytest.fixture(scope="session")
-def prefect_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A Prefect server for journeys that start many flows: each would wait for one of its own."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    shell = Shell(tmp_path_factory.mktemp("server"), tmp_path_factory.mktemp("prefect"))
-    server = shell.start(f"{sys.executable} -m prefect server start --host 127.0.0.1 --port {port}")
-    url = f"http://127.0.0.1:{port}/api"
-    try:
-        deadline = time.monotonic() + 180
-        while True:
-            try:
-                urllib.request.urlopen(f"{url}/health", timeout=5).close()
-                break
-            except OSError:
-                assert server.poll() is None
-                assert time.monotonic() < deadline
-                time.sleep(0.3)
-        yield url
-    finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        server.communicate()
 
 
 def merged(old: Any, new: Any) -> Any:

@@ -12,18 +12,44 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.journeys.conftest import Shell, edit
 
 pytestmark = pytest.mark.slow
 
 SMALL = {
+    "grammars": ["grammars/travel_desk.yaml", "grammars/talk.yaml"],
     "rows_per_grammar": 4,
-    "holdout": {"prompts": 0.3, "requests": 2},
+    "holdout": {"grammars": [], "prompts": 0.3, "requests": 2},
     "ood": [{"name": "general_chat", "source": "chat", "requests": 2, "max_new_tokens": 8}],
-    "replay": {"max_new_tokens": 8},
+    "replay": {"share": 0.4, "max_new_tokens": 8},
     "worker": {"batch_rows": 8},
     "train": {"steps": 4, "checkpoint_every": 2},
+}
+
+# The target speaks twice: the second request is made from the first answer.
+TALK = {
+    "name": "talk",
+    "kind": "tool_call",
+    "wire_format": "hermes",
+    "slots": {"degrees": {"type": "integer", "min": 0, "max": 30}},
+    "tools": [
+        {
+            "name": "look_up",
+            "description": "looks up what a person asks for",
+            "parameters": {
+                "type": "object",
+                "properties": {"subject": {"type": "string", "maxLength": 12}},
+                "required": ["subject"],
+            },
+        }
+    ],
+    "turns": [{"user": "{{ prompt }}"}, {"target": ["look_up"]}, {"tool": {"found": "<redacted:degrees>"}}],
+    "user": None,
+    "examples": [{"name": "look_up", "arguments": {"subject": "<redacted>"}}],
+    "match": {"any": True},
+    "max_new_tokens": 40,
 }
 
 
@@ -42,6 +68,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory, prefect_url: str) -> Shell:
     folder = tmp_path_factory.mktemp("kills")
     shell = Shell(folder, folder / "prefect", prefect_url)
     shell.run("synthspec init desk")
+    (folder / "desk" / "grammars" / "talk.yaml").write_text(yaml.safe_dump(TALK))
     edit(folder / "desk" / "synthspec.yaml", SMALL)
     shell.run("synthspec produce desk/synthspec.yaml --runs undisturbed --json")
     return shell
@@ -69,9 +96,11 @@ def test_killed_in_any_stage_the_bytes_come_out_the_same(desk: Shell):
     assert kill_once(desk, command, lambda: bool(list(run.glob("requests/*.parquet"))))
     wanted = random.Random(11).randrange(1, shards)
     assert kill_once(desk, command, lambda: len(list(run.glob("completions/*.parquet"))) >= wanted)
+    assert kill_once(desk, command, lambda: bool(list(run.glob("completions/turn-1/requests.parquet"))))
     kill_once(desk, command, lambda: bool(list(run.glob("samples/*.parquet"))))
     desk.run(command)
     assert any(name.startswith("trainset") for name in digests(undisturbed))
+    assert any("turn-1/answers" in name for name in digests(undisturbed))
     assert digests(run) == digests(undisturbed)
 
 

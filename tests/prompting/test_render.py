@@ -250,8 +250,8 @@ THINKING = (
 @pytest.mark.parametrize(("way", "ends"), [("template", False), ("on", False), ("off", True)])
 def test_the_target_thinks_as_the_spec_says(desk, way, ends):
     tokenizer = tokenizer_with(THINKING)
-    generate = {"thinking": way, "decode": "free"}
-    (row,), _ = rendered(tokenizer, [desk], matched("Rain in Oslo?"), generate=generate)
+    (row,), _ = rendered(tokenizer, [desk], matched("Rain in Oslo?"), generate={"thinking": way})
+    assert Constraint.from_json(row["constraint"]).thinks == (way == "on")
     assert tokenizer.decode(row["prompt_ids"]).endswith("<think>\n\n</think>\n\n") == ends
     assert template_thinks(tokenizer)
     assert not template_thinks(tokenizer_with(CHAT))
