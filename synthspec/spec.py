@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from synthspec.errors import UserError
 from synthspec.yamlfile import NAME, Place, check_inside, load_yaml, parse_yaml, refusal, shown
@@ -88,24 +88,30 @@ class Hub(Part):
     key: Key | None = Field(None, description="the key that the hub wants, for what is not open to all")
 
 
+def _address(url: str) -> str:
+    if "@" in url:
+        raise ValueError("an address may not hold a user name or key, since addresses appear in messages")
+    if not re.fullmatch(r"https?://[^\s/?#]+/?", url):
+        raise ValueError(f"{shown(url)} is no address; write one such as http://gpu-1:30000")
+    return url
+
+
+Address = Annotated[str, AfterValidator(_address)]
+
+
 class Servers(Part):
     """Servers answer, all with the same target."""
 
     kind: Literal["sglang", "vllm"]
-    urls: list[str] = Field(min_length=1, description="addresses such as http://gpu-1:30000, or one router's")
+    urls: list[Address] = Field(
+        min_length=1, description="addresses such as http://gpu-1:30000, or one router's"
+    )
     key: Key | None = Field(None, description="the key that the servers want")
     batch_rows: int = Field(256, ge=1, le=65_536, description="rows of a file of completions")
 
     @field_validator("urls")
     @classmethod
-    def _plain(cls, urls: list[str]) -> list[str]:
-        for url in urls:
-            if "@" in url:
-                raise ValueError(
-                    "an address may not hold a user name or key, since addresses appear in messages"
-                )
-            if not re.fullmatch(r"https?://[^\s/?#]+/?", url):
-                raise ValueError(f"{shown(url)} is no address; write one such as http://gpu-1:30000")
+    def _differ(cls, urls: list[str]) -> list[str]:
         if len({url.rstrip("/") for url in urls}) < len(urls):
             raise ValueError("an address stands twice; remove one")
         return urls
@@ -201,12 +207,22 @@ class Replay(Part):
     max_new_tokens: int = Field(96, ge=8)
 
 
+class FeatureServer(Part):
+    """A SGLang server of the target that gives its hidden states, in place of the target in this process."""
+
+    url: Address
+    key: Key | None = Field(None, description="the key that the server wants")
+
+
 class Train(Part):
     """How the drafter is mid-trained."""
 
     start: str = Field(
         "smollm2",
         description="`smollm2` (the starting drafter that ships), or a folder in the z-lab layout",
+    )
+    features: FeatureServer | None = Field(
+        None, description="a SGLang server that reads the training set; by default this process does"
     )
     steps: int = Field(300, ge=1)
     batch_documents: int = Field(8, ge=1, description="samples a step")

@@ -7,6 +7,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,6 +17,9 @@ from synthspec.dflash.loss import softmax_of_head
 from synthspec.errors import Stopped
 from synthspec.targets.causal import CausalModel
 from synthspec.targets.generate import prefill
+
+# Takes documents and layers; gives of each document [tokens, layers · hidden].
+Reader = Callable[[Sequence[Sequence[int]], Sequence[int]], Sequence[Tensor]]
 
 ROWS_AT_ONCE = 16
 BEGINNING = 24  # tokens by which documents are told to begin alike
@@ -54,6 +58,7 @@ def extract(
     tick: Callable[[int], None] = lambda n: None,
     *,
     soft: Collection[int] = (),
+    read: Reader | None = None,
 ) -> Features:
     """Read every document with the target and keep its tapped layers.
 
@@ -65,6 +70,7 @@ def extract(
         path: the file to write; its former content is replaced.
         tick: called with the number of documents done.
         soft: documents of which to keep, in memory, what the target foresaw.
+        read: gives the layers' outputs; by default the model does.
 
     Raises:
         Stopped: the disk has too little room.
@@ -83,21 +89,29 @@ def extract(
         need = size_in_bytes(starts[-1], len(taps), model.config.hidden_size) / 1e9
         raise Stopped(f"the features need {need:.1f} GB at {path}: free that much, then run again") from None
     expected: dict[int, Tensor] = {}
-    last = len(model.layers) - 1
+    read = read or partial(_read, model)
+    wanted = layers_of(model, taps, soft)
     for batch in batches(documents):
-        rows = [documents[i] for i in batch]
-        cache = model.new_cache(max(map(len, rows)))
-        _, tapped = prefill(model, rows, cache, [*taps, last] if soft else taps)
-        assert tapped is not None
-        for i, found in zip(batch, tapped, strict=True):
-            own = found[: len(documents[i])]
+        for i, own in zip(batch, read([documents[i] for i in batch], wanted), strict=True):
             states[starts[i] : starts[i + 1]] = own[:, :width].to(states.dtype)
             if i in soft:
-                foreseen = model.model.get_decoder().norm(own[:-1, width:])
+                foreseen = model.model.get_decoder().norm(own[:-1, width:].to(model.dtype))
                 rows_of_head = softmax_of_head(foreseen, model.head.weight)[0]
                 expected[i] = torch.cat([torch.zeros_like(rows_of_head[:1]), rows_of_head]).to(states.dtype)
         tick(len(batch))
     return Features(states, starts, expected)
+
+
+def layers_of(model: CausalModel, taps: Sequence[int], soft: Collection[int]) -> list[int]:
+    """The layers whose outputs are read: the taps, and the last one where what the target foresaw is kept."""
+    return [*taps, len(model.layers) - 1] if soft else [*taps]
+
+
+def _read(model: CausalModel, documents: Sequence[Sequence[int]], layers: Sequence[int]) -> list[Tensor]:
+    cache = model.new_cache(max(map(len, documents)))
+    _, tapped = prefill(model, documents, cache, layers)
+    assert tapped is not None
+    return [found[: len(ids)] for ids, found in zip(documents, tapped, strict=True)]
 
 
 def batches(documents: Sequence[Sequence[int]]) -> list[list[int]]:

@@ -14,7 +14,7 @@ import torch
 
 from synthspec.dflash.batches import Document
 from synthspec.dflash.checkpoint import WEIGHTS, check_fits, load, save
-from synthspec.dflash.features import extract
+from synthspec.dflash.features import Reader, extract, layers_of
 from synthspec.dflash.model import Drafter
 from synthspec.dflash.train import STATE, fit
 from synthspec.errors import UserError
@@ -113,6 +113,7 @@ def midtrain(
     choose: Callable[[Sequence[Row]], int] = lambda log: int(log[-1]["step"]),
     tick: Callable[[int], None] = lambda n: None,
     reading: Callable[[int], None] = lambda n: None,
+    reader: Callable[[Sequence[int]], Reader] | None = None,
 ) -> Row:
     """Mid-train the starting drafter on a training set and keep its best checkpoint.
 
@@ -127,6 +128,7 @@ def midtrain(
         choose: the step to keep, from the log that `train.fit` gives; by default the last.
         tick: called with the number of steps done.
         reading: called with the number of samples whose features have been read.
+        reader: gives for some layers what reads them of documents; by default the target itself does.
 
     Returns:
         `steps` as `train.fit` logs them, and `chosen_step`.
@@ -138,7 +140,7 @@ def midtrain(
     done = out / "log.json"
     made = [done, *(out / "final" / name for name in ("config.json", WEIGHTS))]
     if not all(path.is_file() for path in made):
-        _train(trainset, target, settings, out, seed, root, evaluate, choose, tick, reading)
+        _train(trainset, target, settings, out, seed, root, evaluate, choose, tick, reading, reader)
     for path in (out / FEATURES, out / STATE):
         path.unlink(missing_ok=True)
     for folder in out.glob("step-*"):
@@ -158,6 +160,7 @@ def _train(
     choose: Callable[[Sequence[Row]], int],
     tick: Callable[[int], None],
     reading: Callable[[int], None],
+    reader: Callable[[Sequence[int]], Reader] | None,
 ) -> None:
     """Train, choose, and write `final/`; `log.json` is written last and says that all is there."""
     rows = read_rows(trainset)
@@ -182,7 +185,9 @@ def _train(
     texts = [row["input_ids"] for row in rows]
     # Under a constraint the target's choice is the engine's too; elsewhere all that it weighed is its own.
     free = {number for number, row in enumerate(rows) if not row["held"]}
-    features = extract(model, texts, config.target_layer_ids, out / FEATURES, reading, soft=free)
+    taps = config.target_layer_ids
+    read = reader(layers_of(model, taps, free)) if reader else None
+    features = extract(model, texts, taps, out / FEATURES, reading, soft=free, read=read)
     log = fit(
         drafter,
         model,

@@ -107,7 +107,9 @@ def _assemble(run: Run) -> Settings:
 
 
 def _train(run: Run) -> Settings:
-    settings = run.spec.train.model_dump(mode="json", exclude={"start"})
+    settings = run.spec.train.model_dump(mode="json", exclude={"start", "features"})
+    if run.spec.train.features:  # which server it is does not matter
+        settings["features"] = "captured"
     return {"seed": run.spec.seed, "train": settings, "target": _model(run)}
 
 

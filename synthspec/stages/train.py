@@ -9,6 +9,9 @@ from synthspec.ledger import Counts
 from synthspec.run import Run
 from synthspec.stages.facts import loaded_target
 
+# A text whose tokens are of many kinds.
+PROOF = 'Write {"name": "find_train", "to": "Łódź"} and then 12,345.60, please:\n- "why?" – because.'
+
 
 def train(run: Run) -> Counts:
     """Train the drafter; unit: step."""
@@ -41,5 +44,23 @@ def train(run: Run) -> Counts:
             choose=choose,
             tick=tick,
             reading=reading,
+            reader=_captured(run, target) if settings.features else None,
         )
     return Counts("step", settings.steps, settings.steps)
+
+
+def _captured(run: Run, target: Any) -> Any:
+    """What reads layers on the spec's server, once it has shown that they are the target's."""
+    from synthspec.keys import read_key
+    from synthspec.targets.captured import Captured
+
+    server = run.spec.train.features
+    assert server is not None
+    key = read_key(server.key, run.root, "train.features.key") if server.key else None
+
+    def reader(layers: Any) -> Any:
+        captured = Captured(server.url, layers, target.description["hidden_size"], key)
+        captured.prove(target.model, target.tokenizer(PROOF, add_special_tokens=False)["input_ids"])
+        return lambda documents, layers: captured.fetch(documents)
+
+    return reader

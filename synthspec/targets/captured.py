@@ -1,8 +1,8 @@
 """Features of the target's layers captured from a SGLang server, instead of from a model in this process.
 
 The server is started with `--disable-radix-cache --enable-return-aux-hidden-states --speculative-algorithm
-DFLASH --return-aux-hidden-state-layer-ids …`: the ids are those of the drafter's `target_layer_ids`, of the
-outputs of layers counted from 0.
+DFLASH --return-aux-hidden-state-layer-ids …`: the ids are those of layers whose outputs are wanted, counted
+from 0, as in the drafter's `target_layer_ids`.
 """
 
 from __future__ import annotations

@@ -47,6 +47,25 @@ def test_features_are_the_outputs_of_the_named_layers(model, tmp_path):
         assert not torch.allclose(features.of(i).float(), shifted, rtol=1e-1, atol=1e-1)
 
 
+def test_features_may_be_read_by_somebody_else(model, tmp_path):
+    texts = [[1, 4, 5, 6, 7], [1, 4, 5, 9], [8, 3]]
+    own = extract(model, texts, (1, 3), tmp_path / "own.bin", soft={1})
+    asked = []
+
+    def read(documents, layers):
+        asked.append((list(documents), list(layers)))
+        width = len(layers) * model.config.hidden_size
+        states = {tuple(ids): own.of(texts.index(ids)) for ids in documents}
+        return [torch.cat([states[tuple(ids)], torch.ones(len(ids), width)], 1)[:, :width] for ids in documents]
+
+    found = extract(model, texts, (1, 3), tmp_path / "found.bin", soft={1}, read=read)
+    assert found.states.equal(own.states)
+    assert sorted(ids for documents, _ in asked for ids in documents) == sorted(texts)
+    last = len(model.layers) - 1
+    assert {tuple(layers) for _, layers in asked} == {(1, 3, last)}
+    assert set(found.expected) == {1}
+
+
 def test_anchors_lie_within_the_answer_and_blocks_are_the_true_tokens(corpus):
     documents, features = corpus
     batch = draw(documents, features, [0, 2], anchors=9, block_size=4, decay=decay(4, 2.0), seed=0, step=3)
