@@ -1,4 +1,4 @@
-"""Keys for servers and hubs: read when they are used, and written nowhere."""
+"""Keys for servers and hubs: read when they are used, and written to no file."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from synthspec.grammar.examples import parts
 from synthspec.grammar.slots import Asked, asked_slots
 from synthspec.ledger import tallied
 from synthspec.run import Run, open_run
+from synthspec.spec import Spec
 from synthspec.stages import facts
 from synthspec.stages.execute import first_difference, is_done
 from synthspec.stages.table import NAMES
@@ -95,6 +96,8 @@ def make_plan(path: Path, runs: Path | None = None) -> Plan:
     notes += _unshown_tools(grammars)
     notes += _rare_tools(grammars, requests)
     notes += _thinking(spec.generate.thinking, tokenizer)
+    notes += _whole_conversations(spec, grammars)
+    requests = [more for row in requests for more in _with_later_turns(row, grammars)]
     by_grammar = Counter(row["grammar"] for row in requests)
     by_tool = tallied((row["grammar"], row.get("tool")) for row in requests)
     by_purpose = Counter(row["purpose"] for row in requests)
@@ -194,11 +197,7 @@ def _requests(run: Run, prompts: list[Row], grammars: list[Any], tokenizer: Any)
     matches = match(prompts, grammars, run.spec)[0]
     tool_of = {row["id"]: row["tool"] for row in matches}
     requests = render(matches, prompts, grammars, tokenizer, run.spec)[0]
-    return [
-        more
-        for row in requests
-        for more in _with_later_turns({**row, "tool": tool_of[row["match_id"]]}, grammars)
-    ]
+    return [{**row, "tool": tool_of[row["match_id"]]} for row in requests]
 
 
 def _with_later_turns(row: Row, grammars: list[Any]) -> Iterator[Row]:
@@ -207,7 +206,7 @@ def _with_later_turns(row: Row, grammars: list[Any]) -> Iterator[Row]:
     played = next((len(grammar.played) for grammar in grammars if grammar.name == row["grammar"]), 0)
     for turn in range(1, 1 + played):
         answered = [0] * (turn * (row["max_new_tokens"] // 2 + GUESSED_ANSWER_TOKENS))
-        yield {**row, "turn": turn, "prompt_ids": [*row["prompt_ids"], *answered]}
+        yield {**row, "prompt_ids": [*row["prompt_ids"], *answered]}
 
 
 def _guessed(run: Run, grammars: list[Any]) -> list[Row]:
@@ -291,6 +290,22 @@ def _rare_tools(grammars: list[Any], requests: list[Row]) -> list[str]:
                 "match.about or the tool's description what they are about, or add a source"
             )
     return notes
+
+
+def _whole_conversations(spec: Spec, grammars: list[Any]) -> list[str]:
+    """All answers to a prompt are held out together, or none of them."""
+    large = [
+        grammar.name
+        for grammar in grammars
+        if grammar.name not in spec.holdout.grammars
+        and (1 + len(grammar.played)) * spec.generate.samples > spec.holdout.requests
+    ]
+    if not large:
+        return []
+    return [
+        f"a conversation has more answers than holdout.requests ({spec.holdout.requests}), so none is held "
+        f"out of {', '.join(large)}: raise it"
+    ]
 
 
 def _thinking(asked: str, tokenizer: Any) -> list[str]:

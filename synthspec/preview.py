@@ -16,7 +16,7 @@ Row = dict[str, Any]
 
 
 def make_preview(path: Path, n: int) -> list[Row]:
-    """Take `n` requests of each grammar from the prompt to the checked completion.
+    """Take `n` conversations of each grammar from the prompt to the checked completions.
 
     Returns:
         One object a request: `grammar`, `tool` (that the prompt is nearest to), `turn` (which of the target's
@@ -66,6 +66,7 @@ def make_preview(path: Path, n: int) -> list[Row]:
     begun = [conversations.begin(row) for row in chosen]
     if unfit := begun.count([]):
         progress.say(f"{unfit} of {len(begun)} prompts make no conversation: too long, or with control tokens")
+    broken = 0
     requests = [row for rows in begun for row in rows]
     asked: list[tuple[Row, Any]] = []
     while requests:
@@ -76,7 +77,10 @@ def make_preview(path: Path, n: int) -> list[Row]:
                 answers = ask([changed(row, spec.generate) for row in requests], tick)
         pairs = [*zip(requests, answers, strict=True)]
         asked += pairs
-        requests, _ = exchanges.go_on(requests, [completion(row, one, target) for row, one in pairs if one])
+        requests, unfit = exchanges.go_on(requests, [completion(row, one, target) for row, one in pairs if one])
+        broken += unfit
+    if broken:
+        progress.say(f"{broken} conversations do not go on: too long, or with control tokens in an answer")
     order = {row["id"]: place for place, row in enumerate(chosen)}
     shown: list[Row] = []
     for request, answered in sorted(asked, key=lambda pair: order[pair[0]["match_id"]]):

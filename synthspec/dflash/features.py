@@ -18,8 +18,8 @@ from synthspec.errors import Stopped
 from synthspec.targets.causal import CausalModel
 from synthspec.targets.generate import prefill
 
-# Takes documents and layers; gives of each document [tokens, layers · hidden].
-Reader = Callable[[Sequence[Sequence[int]], Sequence[int]], Sequence[Tensor]]
+# Takes documents; gives of each the taps, [tokens, K · hidden].
+Reader = Callable[[Sequence[Sequence[int]]], Sequence[Tensor]]
 
 ROWS_AT_ONCE = 16
 BEGINNING = 24  # tokens by which documents are told to begin alike
@@ -70,7 +70,7 @@ def extract(
         path: the file to write; its former content is replaced.
         tick: called with the number of documents done.
         soft: documents of which to keep, in memory, what the target foresaw.
-        read: gives the layers' outputs; by default the model does.
+        read: gives the taps of those that are not soft; by default the model does.
 
     Raises:
         Stopped: the disk has too little room.
@@ -89,25 +89,24 @@ def extract(
         need = size_in_bytes(starts[-1], len(taps), model.config.hidden_size) / 1e9
         raise Stopped(f"the features need {need:.1f} GB at {path}: free that much, then run again") from None
     expected: dict[int, Tensor] = {}
-    read = read or partial(_read, model)
-    wanted = layers_of(model, taps, soft)
-    for batch in batches(documents):
-        for i, own in zip(batch, read([documents[i] for i in batch], wanted), strict=True):
-            states[starts[i] : starts[i + 1]] = own[:, :width].to(states.dtype)
-            if i in soft:
-                foreseen = model.model.get_decoder().norm(own[:-1, width:].to(model.dtype))
-                rows_of_head = softmax_of_head(foreseen, model.head.weight)[0]
-                expected[i] = torch.cat([torch.zeros_like(rows_of_head[:1]), rows_of_head]).to(states.dtype)
-        tick(len(batch))
+    inside = partial(_read, model, [*taps, len(model.layers) - 1] if soft else list(taps))
+    elsewhere = [i for i in range(len(documents)) if read and i not in soft]
+    here = sorted(set(range(len(documents))) - set(elsewhere))
+    for how, places in ((read or inside, elsewhere), (inside, here)):
+        for batch in batches([documents[i] for i in places]):
+            which = [places[n] for n in batch]
+            for i, own in zip(which, how([documents[i] for i in which]), strict=True):
+                states[starts[i] : starts[i + 1]] = own[:, :width].to(states.dtype)
+                if i in soft:
+                    foreseen = model.model.get_decoder().norm(own[:-1, width:])
+                    rows_of_head = softmax_of_head(foreseen, model.head.weight)[0]
+                    foreseen = torch.cat([torch.zeros_like(rows_of_head[:1]), rows_of_head])
+                    expected[i] = foreseen.to(states.dtype)
+            tick(len(batch))
     return Features(states, starts, expected)
 
 
-def layers_of(model: CausalModel, taps: Sequence[int], soft: Collection[int]) -> list[int]:
-    """The layers whose outputs are read: the taps, and the last one where what the target foresaw is kept."""
-    return [*taps, len(model.layers) - 1] if soft else [*taps]
-
-
-def _read(model: CausalModel, documents: Sequence[Sequence[int]], layers: Sequence[int]) -> list[Tensor]:
+def _read(model: CausalModel, layers: Sequence[int], documents: Sequence[Sequence[int]]) -> list[Tensor]:
     cache = model.new_cache(max(map(len, documents)))
     _, tapped = prefill(model, documents, cache, layers)
     assert tapped is not None

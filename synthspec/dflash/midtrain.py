@@ -14,7 +14,7 @@ import torch
 
 from synthspec.dflash.batches import Document
 from synthspec.dflash.checkpoint import WEIGHTS, check_fits, load, save
-from synthspec.dflash.features import Reader, extract, layers_of
+from synthspec.dflash.features import Reader, extract
 from synthspec.dflash.model import Drafter
 from synthspec.dflash.train import STATE, fit
 from synthspec.errors import UserError
@@ -128,7 +128,8 @@ def midtrain(
         choose: the step to keep, from the log that `train.fit` gives; by default the last.
         tick: called with the number of steps done.
         reading: called with the number of samples whose features have been read.
-        reader: gives for some layers what reads them of documents; by default the target itself does.
+        reader: gives for the drafter's taps what reads them of documents that were held to a grammar; by
+            default the target itself does.
 
     Returns:
         `steps` as `train.fit` logs them, and `chosen_step`.
@@ -186,7 +187,7 @@ def _train(
     # Under a constraint the target's choice is the engine's too; elsewhere all that it weighed is its own.
     free = {number for number, row in enumerate(rows) if not row["held"]}
     taps = config.target_layer_ids
-    read = reader(layers_of(model, taps, free)) if reader else None
+    read = reader(taps) if reader else None
     features = extract(model, texts, taps, out / FEATURES, reading, soft=free, read=read)
     log = fit(
         drafter,

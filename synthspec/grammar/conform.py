@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from synthspec.grammar.model import Grammar
 
 MAX_REASON = 200  # characters
-_THOUGHT = re.compile(rb"(?:(?!</think>).)*</think>\s*", re.DOTALL)
+_THOUGHT = re.compile(rb".*?</think>\s*", re.DOTALL)
 
 # What a byte is; of a token's bytes the largest decides what the token is.
 _FORCED, _STRUCTURE, _FREE, _VALUE = 0, 1, 2, 3  # new bytes are 0: forced
@@ -93,14 +93,14 @@ def judge(
         return Verdict("truncated", reason=f"it was not finished after {len(ids)} tokens")
     if not (table.special - own).isdisjoint(text_ids):
         return Verdict("invalid", reason="it holds a special token before its end")
+    written_down = b"".join(table.bytes_of[token] for token in text_ids)
     try:
-        text = b"".join(table.bytes_of[token] for token in text_ids).decode()
+        text = written_down[_thought(written_down) :].decode()
     except UnicodeDecodeError:
         return Verdict("invalid", reason="it is not UTF-8")
     constraint = request.get("constraint") or grammar.constraint.to_json()
     calls = wire.calls_of(grammar, request.get("turn"))
-    said = text.encode()[_thought(text.encode()) :].decode()
-    verdict = judge_text(grammar, said, _constraint(constraint).tools, calls)
+    verdict = judge_text(grammar, text, _constraint(constraint).tools, calls)
     if verdict.state != "kept":
         return verdict
     return replace(verdict, spans=tuple(label(constraint, ids, tokenizer)))
@@ -123,7 +123,7 @@ def judge_text(grammar: Grammar, text: str, shown: Collection[str] = (), calls: 
         value = wire.parse(grammar, text)
         wrong = violation(grammar, value, calls)
         if not wrong and shown and any(call.name not in shown for call in value.calls):
-            wrong = "it calls a tool that the request does not show"
+            wrong = "it calls a tool that may not be called here"
     except (UnicodeError, SyntaxError):
         return Verdict("invalid", reason="it holds a text or number that cannot be read")
     except RecursionError:
@@ -153,7 +153,7 @@ def label(constraint: str | None, ids: Sequence[int], tokenizer: Any) -> list[Sp
     text_ids, end_ids = split_end(ids, table, _own_tokens(held.wire_format, table))
     pieces = [table.bytes_of[token] for token in text_ids]
     text = b"".join(pieces)
-    thought = _thought(text)
+    thought = _thought(text) or (len(text) if held.thinks else 0)
     text = text[thought:]
     kinds = _byte_kinds(text, constraint)
     free, values = _places(text, held)

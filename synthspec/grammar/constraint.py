@@ -125,7 +125,7 @@ class Constraint:
     @classmethod
     def from_json(cls, text: str) -> Constraint:
         whole = json.loads(text)
-        named = {name: whole.get(name) for name in ("written", "thinks") if name in whole}
+        named = {name: whole[name] for name in ("written", "thinks") if name in whole}
         return cls(_part(whole["part"]), whole["wire_format"], whole["tools"], **named)
 
     @property

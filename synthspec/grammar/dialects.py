@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote, urljoin
 
@@ -105,24 +107,36 @@ def pointed(document: Any, reference: str, names: dict[str, Any] | None = None) 
 
 
 def names_in(document: Any) -> dict[str, Any]:
-    """The schemas of a document by their ids, as written and as addresses, and by their anchors with a #.
+    """The schemas of a document by their ids, whole and as written, and by their anchors with a #.
 
-    Of several that have one name, one that stands in no other schema with an id comes first.
+    Where several have one name, a whole address comes first, and an anchor outside of inner schemas with ids.
     """
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {address: part for part, address in _addresses(document)}
     further: dict[str, Any] = {}
-    around: list[tuple[tuple[str | int, ...], str]] = [((), "")]  # where ids stand, and the addresses they make
+    around: list[tuple[str | int, ...]] = [()]  # where schemas with ids stand
+    for path, part in subschemas(document):
+        while path[: len(around[-1])] != around[-1]:
+            around.pop()
+        own = _id(part)
+        if own and not own.startswith("#"):
+            around.append(path)
+            found.setdefault(own, part)
+        for name in (own, *(f"#{part[key]}" for key in _ANCHORS if isinstance(part.get(key), str))):
+            if name and name.startswith("#"):
+                (further if around[-1] else found).setdefault(name, part)
+    return {**further, **found}
+
+
+def _addresses(document: Any) -> Iterator[tuple[Any, str]]:
+    """The schemas with ids, and the address that each id makes with those around it."""
+    around: list[tuple[tuple[str | int, ...], str]] = [((), "")]
     for path, part in subschemas(document):
         while path[: len(around[-1][0])] != around[-1][0]:
             around.pop()
         own = _id(part)
         if own and not own.startswith("#"):
             around.append((path, urljoin(around[-1][1], own)))
-            found.setdefault(around[-1][1], part)
-        for name in (own, *(f"#{part[key]}" for key in _ANCHORS if isinstance(part.get(key), str))):
-            if name:
-                (further if around[-1][0] and name.startswith("#") else found).setdefault(name, part)
-    return {**further, **found}
+            yield part, around[-1][1]
 
 
 def _id(part: Any) -> str | None:
@@ -144,7 +158,14 @@ class _Writer:
         self.rewritten = 0  # patterns
         self._names: dict[int, str] = {}
         self._known: dict[int, dict[str, Any]] = {}
-        self._addresses: dict[int, str] = {}  # of the schemas with ids
+        self._addresses = {id(part): address for part, address in _addresses(document)}
+        anchors = Counter(
+            f"#{name}" if key == "$dynamicAnchor" else "#"
+            for _, part in subschemas(document)
+            for key, name in part.items()
+            if key == "$dynamicAnchor" or (key == "$recursiveAnchor" and name is True)
+        )
+        self._ambiguous = {name for name, number in anchors.items() if number > 1}
         self._left = MAX_PARTS
         named = document.get("$schema") if isinstance(document, dict) else None
         # Up to draft 7 nothing beside a $ref counted.
@@ -164,7 +185,6 @@ class _Writer:
             raise ValueError(f"has over {MAX_PARTS:,} parts; take out what is not needed")
         own = _id(schema)
         if own and not own.startswith("#"):
-            self._addresses[id(schema)] = urljoin(self._addresses.get(id(resource), ""), own)
             resource = schema
         made = {
             key: self._value(key, value, resource, path) for key, value in schema.items() if key not in _DROPPED
@@ -179,7 +199,7 @@ class _Writer:
         self._required(made, schema)
         for key in ("$ref", "$dynamicRef", "$recursiveRef"):
             if isinstance(schema.get(key), str):
-                if key != "$ref" and self._ambiguous(schema[key]):
+                if key != "$ref" and f"#{schema[key].partition('#')[2]}" in self._ambiguous:
                     said = f"the keyword {key}: what {shown(schema[key])} names depends on how one comes there"
                     raise ValueError(_at(path, f"{said}; write a $ref"))
                 made = self._reference(made, schema[key], resource, path)
@@ -228,20 +248,13 @@ class _Writer:
             return {**made, "allOf": [{"$ref": pointer}, *made.get("allOf", ())]}
         return {"$ref": pointer, **made}
 
-    def _ambiguous(self, reference: str) -> bool:
-        """Whether several schemas of the document would answer a reference that is dynamic."""
-        name = reference.partition("#")[2]
-        parts = [part for _, part in subschemas(self._document)]
-        anchors = [part for part in parts if part.get("$dynamicAnchor") == name and name]
-        return len(anchors) > 1 or sum(part.get("$recursiveAnchor") is True for part in parts) > 1
-
     def _found(self, reference: str, resource: Any) -> tuple[Any, Any]:
         """The schema with an id that a reference leads into, and what it names there."""
         base, _, fragment = reference.partition("#")
         if base:
             names = self._names_in(self._document)
             address = urljoin(self._addresses.get(id(resource), ""), base)
-            if base not in names and address in names:
+            if address in names:
                 reference = f"{address}#{fragment}"
             return self._document, pointed(self._document, reference, names)
         try:

@@ -74,11 +74,13 @@ class Turn:
         dice: what it is drawn with.
         slots: the value of each slot.
         left: how many more parts may be drawn.
+        hopeless: of which parts nothing was found that fits, by their place in memory.
     """
 
     dice: random.Random
     slots: Mapping[str, Any] = field(default_factory=dict)
     left: int = MAX_STEPS
+    hopeless: dict[int, Unfillable] = field(default_factory=dict)
 
 
 Draw = Callable[[Turn], Any]
@@ -195,6 +197,9 @@ def drawer(schemas: Schemas, name: str = "", depth: int = 0) -> Draw:
     def draw(turn: Turn) -> Any:
         dice = turn.dice
         pool = (rare if dice.random() < 0.1 else usual) if rare and usual else rare or usual
+        if id(validator) in turn.hopeless:
+            turn.left -= 1
+            raise turn.hopeless[id(validator)]
         failure: Unfillable | None = None
         for attempt in range(TRIES):
             turn.left -= 1
@@ -210,9 +215,10 @@ def drawer(schemas: Schemas, name: str = "", depth: int = 0) -> Draw:
             if validator.is_valid(value):
                 return value
             failure = broken(validator, value)
-        if scalar:  # what nothing fits is not tried as often again for all that hold it
-            turn.left -= MAX_STEPS // 8
-        raise failure or Unfillable("anyOf" if len(makers) > 1 else "not")
+        failure = failure or Unfillable("anyOf" if len(makers) > 1 else "not")
+        if scalar:  # not tried again for each try of what holds it
+            turn.hopeless[id(validator)] = failure
+        raise failure
 
     return draw
 

@@ -129,7 +129,9 @@ class Conversations:
     def _request(self, match: Row, said: Sequence[Any]) -> Row | None:
         """A row of `REQUESTS` but for its `id` and `seed`; None if there is no conversation."""
         text = self._texts[match["prompt_id"]]
-        if len(text) > _MAX_CHARACTERS or any(token in text for token in self._control):
+        # What the target said may spell a control token too.
+        told = (text, *(spoken for value in said for spoken in _spoken(value)))
+        if len(text) > _MAX_CHARACTERS or any(token in one for token in self._control for one in told):
             return None
         spec, tools, slots, constraint = self._spec, None, {}, None
         if match["purpose"] == "grammar":
@@ -166,6 +168,13 @@ class Conversations:
             "top_p": how.top_p,
             "top_k": how.top_k,
         }
+
+
+def _spoken(value: Any) -> list[str]:
+    """The texts in what the target said, without its wire format's own words."""
+    if isinstance(value, Answer):
+        return [value.text, *(dumps(call.arguments) for call in value.calls)]
+    return [value if isinstance(value, str) else dumps(value)]
 
 
 def _signed(request: Row, seed: int) -> Row:

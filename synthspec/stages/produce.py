@@ -132,6 +132,7 @@ def _answered(run: Run, turn: int) -> tuple[int, int]:
     from synthspec.targets.answer import answer
 
     file, folder = map(run.path, _files(turn))
+    folder.mkdir(parents=True, exist_ok=True)  # nothing may be asked for
     requests = Table(file)
     name = f"generate, turn {turn + 1}" if turn else "generate"
     with progress.bar(name, len(requests), "requests", resumes=True) as tick:

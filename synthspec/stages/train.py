@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from synthspec import progress
 from synthspec.ledger import Counts
 from synthspec.run import Run
 from synthspec.stages.facts import loaded_target
+
+if TYPE_CHECKING:
+    from synthspec.dflash.features import Reader
 
 # A text whose tokens are of many kinds.
 PROOF = 'Write {"name": "find_train", "to": "Łódź"} and then 12,345.60, please:\n- "why?" – because.'
@@ -49,8 +53,8 @@ def train(run: Run) -> Counts:
     return Counts("step", settings.steps, settings.steps)
 
 
-def _captured(run: Run, target: Any) -> Any:
-    """What reads layers on the spec's server, once it has shown that they are the target's."""
+def _captured(run: Run, target: Any) -> Callable[[Sequence[int]], Reader]:
+    """What reads taps on the spec's server, once it has shown that they are the target's layers."""
     from synthspec.keys import read_key
     from synthspec.targets.captured import Captured
 
@@ -58,9 +62,9 @@ def _captured(run: Run, target: Any) -> Any:
     assert server is not None
     key = read_key(server.key, run.root, "train.features.key") if server.key else None
 
-    def reader(layers: Any) -> Any:
-        captured = Captured(server.url, layers, target.description["hidden_size"], key)
+    def reader(taps: Sequence[int]) -> Reader:
+        captured = Captured(server.url, taps, target.description["hidden_size"], key)
         captured.prove(target.model, target.tokenizer(PROOF, add_special_tokens=False)["input_ids"])
-        return lambda documents, layers: captured.fetch(documents)
+        return captured.fetch
 
     return reader

@@ -1,8 +1,8 @@
 """Features of the target's layers captured from a SGLang server, instead of from a model in this process.
 
 The server is started with `--disable-radix-cache --enable-return-aux-hidden-states --speculative-algorithm
-DFLASH --return-aux-hidden-state-layer-ids …`: the ids are those of layers whose outputs are wanted, counted
-from 0, as in the drafter's `target_layer_ids`.
+DFLASH --return-aux-hidden-state-layer-ids …`: the ids are the drafter's `target_layer_ids`, of the outputs of
+layers counted from 0.  SGLang cannot give that of the last one.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from synthspec.targets.generate import prefill
 from synthspec.targets.http import Server
 
 AT_ONCE = 8
+TRIES = 4  # of one document
 ALIKE = 0.999  # cosine of a tap with itself, in bfloat16
 
 
@@ -72,7 +73,7 @@ class Captured:
         layers = range(len(model.layers))
         _, own = prefill(model, [list(ids)], model.new_cache(len(ids)), layers)
         assert own is not None
-        ours = own[0].float().view(len(ids), len(layers), self._hidden)
+        ours = own[0].float().cpu().view(len(ids), len(layers), self._hidden)
         theirs = given.float().view(len(ids), len(self._taps), self._hidden)
         found: list[float] = []
         for place, tap in enumerate(self._taps):
@@ -100,6 +101,11 @@ class Captured:
 
         async def one(ids: Sequence[int]) -> Tensor:
             async with gate:
+                for attempt in range(1, TRIES):
+                    try:
+                        return await self._one(ids)
+                    except Fault:
+                        await asyncio.sleep(attempt)
                 return await self._one(ids)
 
         try:

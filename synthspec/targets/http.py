@@ -87,7 +87,7 @@ def _refused(url: str, status: int, content: bytes, retry_after: str) -> None:
         wait = float(retry_after) if retry_after.isdecimal() else 1.0
         raise Busy(f"it answers {status}", min(wait, 30.0))
     if status in (401, 403):
-        raise UserError(f"worker.key: the server {url} refuses it with {status}: give the key that it wants")
+        raise UserError(f"the server {url} refuses the key, or none, with {status}: give the one that it wants")
     if status == 408 or status >= 500:
         raise Fault(f"it answers {status}")
     raise Unfit(f"it answers {status}{_message(content)}")

@@ -69,7 +69,7 @@ def test_a_tool_that_the_request_does_not_show_may_not_be_called(load, tokenizer
         request = {**REQUEST, "constraint": wire.drawn(grammar, [tool], random.Random(0)).to_json()}
         verdicts.append(judge(request, ids, "stop", grammar, tokenizer))
     assert [verdict.state for verdict in verdicts] == ["kept", "invalid"]
-    assert verdicts[1].reason == "it calls a tool that the request does not show"
+    assert verdicts[1].reason == "it calls a tool that may not be called here"
 
 
 def test_spans_of_a_call_of_one_tool(load, tokenizer):
@@ -451,6 +451,8 @@ def test_a_thought_is_free_and_what_follows_is_judged(load, tokenizer, special):
     moved = [Span(span.kind, span.start + before, span.end + before) for span in alone]
     assert list(verdict.spans) == [Span("free", 0, before), *moved]
     assert judge(request, ids[:-3], "stop", grammar, tokenizer).state == "invalid"
+    cut = ids[:5]  # inside the thought
+    assert label(request["constraint"], cut, tokenizer) == [Span("free", 0, 5)]
 
 
 def test_spans_of_tags_that_are_special_tokens(tagged_tokenizer):

@@ -161,6 +161,24 @@ def test_an_anchor_is_that_of_the_schema_with_the_id():
     assert written["$defs"] == {"a": STRING}
 
 
+def test_a_relative_id_is_the_one_of_its_own_folder():
+    given = {
+        "$id": "http://x.org/",
+        "$defs": {
+            "a": {"$id": "a/", "$defs": {"i": {"$id": "item.json", **STRING}}},
+            "b": {
+                "$id": "b/",
+                "$defs": {"i": {"$id": "item.json", "type": "integer"}},
+                "items": {"$ref": "item.json"},
+            },
+        },
+        "properties": {"p": {"$ref": "b/"}, "q": {"$ref": "#/$defs/a/$defs/i"}},
+    }
+    written, _ = modern(given, given)
+    assert written["$defs"]["item.json"] == {"type": "integer"}
+    assert written["$defs"]["i"] == STRING
+
+
 @pytest.mark.parametrize("key", ["$dynamicRef", "$recursiveRef"])
 def test_a_reference_that_depends_on_the_way_is_refused(key):
     given = {

@@ -200,6 +200,13 @@ def test_what_nothing_fits_is_given_up_soon_wherever_it_stands(monkeypatch):
     assert tried < 500
 
 
+def test_what_may_be_left_out_and_fits_nothing_is_left_out():
+    nothing = {"type": "string", "allOf": [{"pattern": "^a*$"}, {"pattern": "b$"}]}
+    optional = {f"p{n}": nothing for n in range(4)}
+    schema = {"type": "object", "properties": {"ok": {"type": "string"}, **optional}, "required": ["ok"]}
+    draws(schema)
+
+
 def test_the_same_dice_give_the_same_value_whatever_was_drawn_before():
     schema = {
         **OBJECT,

@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.skipif(not INTERPRETER, reason="SYNTHSPEC_SGLANG names no interpreter with SGLang"),
 ]
 
-LAYERS = (1, 8, 14, 20, 27, 29)  # the starting drafter's taps, and the target's last
+TAPS = (1, 8, 14, 20, 27)
 SMALL = {
     "grammars": ["grammars/travel_desk.yaml"],
     "rows_per_grammar": 12,
@@ -55,14 +55,14 @@ def worker(shell: Shell, port: int, flags: str = "") -> Iterator[subprocess.Pope
             command.split(), cwd=shell.folder, env=shell.env, stdout=log, stderr=log, start_new_session=True
         )
         try:
-            wait_for(port)
+            wait_for(port, process)
             yield process
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(60)
 
 
-def wait_for(port: int) -> None:
+def wait_for(port: int, process: subprocess.Popen[str] | None = None) -> None:
     deadline = time.monotonic() + 400
     while True:
         try:
@@ -70,6 +70,7 @@ def wait_for(port: int) -> None:
             return
         except OSError:
             assert time.monotonic() < deadline
+            assert process is None or process.poll() is None
             time.sleep(0.5)
 
 
@@ -138,7 +139,7 @@ def test_flow_and_server_killed_twice_no_row_is_lost_or_changed(shell, port, des
 
 def test_features_are_those_of_the_target_s_layers(shell, tmp_path):
     port = free_port()
-    ids = " ".join(map(str, LAYERS))
+    ids = " ".join(map(str, TAPS))
     flags = (
         "-- --dtype bfloat16 --disable-radix-cache --enable-return-aux-hidden-states "
         f"--speculative-algorithm DFLASH --return-aux-hidden-state-layer-ids {ids}"
@@ -147,22 +148,22 @@ def test_features_are_those_of_the_target_s_layers(shell, tmp_path):
     prompt = target.tokenizer('Write {"name": "find", "to": "Oslo"} and then 12345, please.')["input_ids"]
     with worker(shell, port, flags):
         url = f"http://127.0.0.1:{port}"
-        captured = Captured(url, LAYERS, 576)
+        captured = Captured(url, TAPS, 576)
         assert min(captured.prove(target.model, prompt)) >= 0.999
         with pytest.raises(UserError, match="for layer 2 what is most like the output of layer 1"):
-            Captured(url, (2, *LAYERS[1:]), 576).prove(target.model, prompt)
+            Captured(url, (2, *TAPS[1:]), 576).prove(target.model, prompt)
         documents = [prompt, prompt[3:], prompt[:9]]
-        ours = extract(target.model, documents, LAYERS[:-1], tmp_path / "ours.bin", soft=[1])
+        ours = extract(target.model, documents, TAPS, tmp_path / "ours.bin", soft=[1])
         theirs = extract(
             target.model,
             documents,
-            LAYERS[:-1],
+            TAPS,
             tmp_path / "theirs.bin",
             soft=[1],
-            read=lambda documents, layers: captured.fetch(documents),
+            read=captured.fetch,
         )
-    for one, other in ((ours.states, theirs.states), (ours.expected[1][1:], theirs.expected[1][1:])):
-        assert torch.cosine_similarity(one.float(), other.float(), dim=-1).min() > 0.99
+    alike = torch.cosine_similarity(ours.states.float(), theirs.states.float(), dim=-1)
+    assert alike.min() > 0.99
 
 
 def test_what_a_better_drafter_would_buy_is_timed(shell):

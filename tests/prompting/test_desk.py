@@ -2,7 +2,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from prompting_cases import CHAT, tokenizer_with
 
 from synthspec.grammar.model import load_grammars
 from synthspec.ledger import count
@@ -10,6 +9,7 @@ from synthspec.prompting.match import match
 from synthspec.prompting.pull import pull
 from synthspec.prompting.render import render
 from synthspec.spec import load_spec
+from tests.prompting.prompting_cases import CHAT, tokenizer_with
 
 DESK = Path(__file__).parents[2] / "examples" / "desk"
 

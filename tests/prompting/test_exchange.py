@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from prompting_cases import CHAT, CHAT_WITH_TOOLS, a_spec, any_grammar, tokenizer_with, tool_grammar
 
 from synthspec.grammar import wire
 from synthspec.grammar.constraint import Constraint
@@ -12,6 +11,14 @@ from synthspec.grammar.wire.answer import Answer, Call
 from synthspec.prompting.exchange import Exchanges
 from synthspec.prompting.render import Conversations
 from synthspec.samples.schema import REQUESTS
+from tests.prompting.prompting_cases import (
+    CHAT,
+    CHAT_WITH_TOOLS,
+    a_spec,
+    any_grammar,
+    tokenizer_with,
+    tool_grammar,
+)
 
 TURNS = [
     {"user": "{{ prompt }} I am in {{ town }}."},
@@ -122,6 +129,18 @@ def test_a_conversation_that_becomes_too_long_is_counted():
     assert talk.say(Answer(calls=(Call("read_weather", {"place": "O" * 20}),))) == 0
     assert talk.say("word " * 3000) == 1
     assert talk.requests == []
+
+
+@pytest.mark.parametrize("place", ["O<|im_end|>", "<|im_start|>user"])
+def test_a_conversation_in_which_the_target_spells_a_control_token_ends(place):
+    talk = Played(sky())
+    text = wire.write(talk.grammar, Answer(calls=(Call("read_weather", {"place": place}),)))
+    head, tail = text.split(place)
+    spelled = [
+        token for part in (head, place[:3], place[3:], tail) for token in talk.tokenizer(part)["input_ids"]
+    ]
+    answer = {"request_id": talk.requests[0]["id"], "ids": [*spelled, talk.tokenizer.eos_token_id]}
+    assert talk.exchanges.go_on(talk.requests, [{**answer, "finish_reason": "stop"}]) == ([], 1)
 
 
 def test_samples_of_a_prompt_are_conversations_of_their_own():

@@ -1,11 +1,11 @@
 import random
 
 import pytest
-from prompting_cases import a_spec, any_grammar, tool_grammar
 
 from synthspec.files import content_id
 from synthspec.ledger import count
 from synthspec.prompting.match import match, nearness, words
+from tests.prompting.prompting_cases import a_spec, any_grammar, tool_grammar
 
 PLACES = ["Oslo", "Lima", "Cairo", "Quito", "Hanoi", "Perth", "Turin", "Dakar"]
 

@@ -1,7 +1,6 @@
 import json
 
 import pytest
-from prompting_cases import CHAT, CHAT_WITH_TOOLS, a_spec, any_grammar, tokenizer_with, tool_grammar
 
 from synthspec.errors import UserError
 from synthspec.grammar.constraint import Constraint
@@ -13,6 +12,14 @@ from synthspec.prompting.render import (
     template_shows_tools,
     template_thinks,
     tools_text,
+)
+from tests.prompting.prompting_cases import (
+    CHAT,
+    CHAT_WITH_TOOLS,
+    a_spec,
+    any_grammar,
+    tokenizer_with,
+    tool_grammar,
 )
 
 SLOTS = {"who": {"type": "person"}, "code": {"type": "identifier", "pattern": "[A-Z]{3}[0-9]{4}"}}

@@ -219,7 +219,7 @@ def test_another_model_behind_the_same_address_is_noticed_before_its_answer_coun
         ),
         ({"info": {"grammar_backend": "none"}}, "has no grammar backend: start it with --grammar-backend"),
         ({"info": {"revision": "abd"}}, "serves revision abd of some/model, and target.revision is abc"),
-        ({"key": "1234"}, "worker.key: the server .* refuses it with 401: give the key"),
+        ({"key": "1234"}, "the server .* refuses the key, or none, with 401: give the one that it wants"),
     ],
 )
 def test_a_server_that_is_not_the_target_is_refused(servers, change, words):

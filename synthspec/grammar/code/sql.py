@@ -362,11 +362,14 @@ class _Check:
         for star in query.find_all(exp.Star):
             if any(one.name not in known for key in star.args for one in _identifiers(star.args[key])):
                 return _NO_COLUMN
-        if self.dialect not in _ALIASES_IN_WHERE and _reads_own_alias(query, known):
-            return f"its WHERE reads a name that its own SELECT gives, which {self.dialect} does not know there"
         schema = MappingSchema({**self.columns}, normalize=False)
-        found = qualify_columns(qualify_tables(query), schema)
+        plain = qualify_tables(query)
+        found = qualify_columns(plain.copy(), schema)
         validate_qualify_columns(found)
+        if self.dialect not in _ALIASES_IN_WHERE:
+            plain = qualify_columns(plain, schema, expand_alias_refs=False)
+            if any(not one.table for where in plain.find_all(exp.Where) for one in where.find_all(exp.Column)):
+                return "its WHERE reads a name that only its SELECT gives"
         for clause in found.find_all(exp.Having, exp.Qualify):
             select = clause.parent_select
             given = {one.alias_or_name for one in select.selects} if select else set()
@@ -379,20 +382,6 @@ class _Check:
         if columns is not None and len(found.selects) != columns:
             return "it gives a row another number of values than of columns"
         return None
-
-
-def _reads_own_alias(query: exp.Query, columns: set[str]) -> bool:
-    """Whether a WHERE reads a name that is no column, and that no other query than its own gives."""
-    from sqlglot import exp
-
-    givers: dict[str, list[Any]] = {}
-    for alias in query.find_all(exp.Alias):
-        givers.setdefault(alias.alias, []).append(alias.parent)
-    return any(
-        not column.table and column.name not in columns and givers.get(column.name) == [column.parent_select]
-        for where in query.find_all(exp.Where)
-        for column in where.find_all(exp.Column)
-    )
 
 
 def _common_names(table: exp.Table) -> set[str]:
