@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from synthspec.grammar.slots import Asked
-from synthspec.plan import _disk, _shortfalls, _sizes, _unshown_tools
+from synthspec.plan import _disk, _shortfalls, _sizes, _unshown_tools, _whole_conversations, _with_later_turns
 from synthspec.run import open_run
 
 SPEC = {
@@ -84,3 +84,21 @@ def test_what_the_target_writes_for_slots_counts(run):
     ask = Asked(type="asked", ask="Name a bird.", values=20, max_new_tokens=12)
     assert _sizes(run, [], [])["completion"] == 0
     assert _sizes(run, [], [(None, "bird", ask), (None, "more", ask)])["completion"] == 2 * 20 * 12
+
+
+def test_later_turns_of_the_target_count_and_read_what_came_before():
+    talk, other = SimpleNamespace(name="talk", played=[1, 2]), SimpleNamespace(name="other", played=[])
+    row = {"grammar": "talk", "prompt_ids": [0] * 100, "max_new_tokens": 20}
+    sizes = [len(one["prompt_ids"]) for one in _with_later_turns(row, [talk, other])]
+    assert sizes[0] == 100 < sizes[1] < sizes[2]
+    assert len([*_with_later_turns({**row, "grammar": "other"}, [talk, other])]) == 1
+    assert len([*_with_later_turns({**row, "grammar": None}, [talk, other])]) == 1
+
+
+def test_conversations_that_are_too_long_to_be_held_out_are_told(run):
+    grammars = [
+        SimpleNamespace(name=name, played=[None] * turns) for name, turns in (("a", 15), ("b", 14), ("c", 20))
+    ]
+    (note,) = _whole_conversations(run.spec, grammars)
+    assert "none is held out of a: raise it" in note
+    assert _whole_conversations(run.spec, grammars[1:]) == []

@@ -170,7 +170,7 @@ def test_what_a_better_drafter_would_buy_is_timed(shell):
     drafter = Path(__file__).parents[2] / "examples" / "starting-drafter"
     told = shell.run(
         f"synthspec speedup simulate --model smollm2 --drafter {drafter} --lengths 4 --requests 2 --tokens 32 "
-        f"--port {free_port()} --python {INTERPRETER} --json"
+        f"--port {free_port()} --python {INTERPRETER} --json -- --dtype bfloat16"
     )
     plain, faster = json.loads(told.stdout)["speeds"]
     assert (plain["accept_len"], plain["speedup"]) == (None, 1.0)
