@@ -114,10 +114,11 @@ def names_in(document: Any) -> dict[str, Any]:
     found: dict[str, Any] = {address: part for part, address in _addresses(document)}
     further: dict[str, Any] = {}
     around: list[tuple[str | int, ...]] = [()]  # where schemas with ids stand
+    alone = _only_references(document)
     for path, part in subschemas(document):
         while path[: len(around[-1])] != around[-1]:
             around.pop()
-        own = _id(part)
+        own = _id(part, alone)
         if own and not own.startswith("#"):
             around.append(path)
             found.setdefault(own, part)
@@ -130,17 +131,24 @@ def names_in(document: Any) -> dict[str, Any]:
 def _addresses(document: Any) -> Iterator[tuple[Any, str]]:
     """The schemas with ids, and the address that each id makes with those around it."""
     around: list[tuple[tuple[str | int, ...], str]] = [((), "")]
+    alone = _only_references(document)
     for path, part in subschemas(document):
         while path[: len(around[-1][0])] != around[-1][0]:
             around.pop()
-        own = _id(part)
+        own = _id(part, alone)
         if own and not own.startswith("#"):
             around.append((path, urljoin(around[-1][1], own)))
             yield part, around[-1][1]
 
 
-def _id(part: Any) -> str | None:
-    if not isinstance(part, dict):
+def _only_references(document: Any) -> bool:
+    """Whether nothing counts beside a `$ref`, as it was up to draft 7."""
+    named = document.get("$schema") if isinstance(document, dict) else None
+    return isinstance(named, str) and bool(_OLD_DRAFT.search(named))
+
+
+def _id(part: Any, only_references: bool = False) -> str | None:
+    if not isinstance(part, dict) or (only_references and "$ref" in part):
         return None
     found = part.get("$id", part.get("id"))
     if not isinstance(found, str):
@@ -167,9 +175,7 @@ class _Writer:
         )
         self._ambiguous = {name for name, number in anchors.items() if number > 1}
         self._left = MAX_PARTS
-        named = document.get("$schema") if isinstance(document, dict) else None
-        # Up to draft 7 nothing beside a $ref counted.
-        self._only_ref = isinstance(named, str) and bool(_OLD_DRAFT.search(named))
+        self._only_ref = _only_references(document)
 
     def written(self, schema: Any, resource: Any, path: tuple[str, ...]) -> Any:
         """One schema anew.
@@ -183,7 +189,7 @@ class _Writer:
         self._left -= 1
         if self._left < 0:
             raise ValueError(f"has over {MAX_PARTS:,} parts; take out what is not needed")
-        own = _id(schema)
+        own = _id(schema, self._only_ref)
         if own and not own.startswith("#"):
             resource = schema
         made = {

@@ -179,6 +179,22 @@ def test_a_relative_id_is_the_one_of_its_own_folder():
     assert written["$defs"]["i"] == STRING
 
 
+@pytest.mark.parametrize(
+    ("draft", "kind"), [("draft-07/schema#", "number"), ("draft/2020-12/schema", "string")]
+)
+def test_an_id_beside_a_reference_counts_where_the_draft_says_so(draft, kind):
+    given = {
+        "$schema": f"http://json-schema.org/{draft}",
+        "$id": "http://x.org/base/",
+        "definitions": {
+            "a": {"$id": "http://x.org/foo.json", **STRING},
+            "b": {"$id": "foo.json", "type": "number"},
+        },
+        "items": {"$id": "http://x.org/", "$ref": "foo.json"},
+    }
+    assert modern(given, given)[0]["$defs"] == {"foo.json": {"type": kind}}
+
+
 @pytest.mark.parametrize("key", ["$dynamicRef", "$recursiveRef"])
 def test_a_reference_that_depends_on_the_way_is_refused(key):
     given = {
