@@ -91,7 +91,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory, prefect_url: str) -> Shell:
 @pytest.fixture(scope="module")
 def port(shell: Shell) -> Iterator[int]:
     port = free_port()
-    with worker(shell, port):
+    with worker(shell, port, "-- --max-running-requests 1"):
         yield port
 
 
@@ -133,6 +133,11 @@ def test_flow_and_server_killed_twice_no_row_is_lost_or_changed(shell, port, des
     assert {name: (out / name).read_bytes() for name in stored} == stored
     asked = sorted(row["id"] for row in read_rows(desk.parent / "runs/desk/requests/requests.parquet"))
     assert sorted(row["request_id"] for row in read_rows(out)) == asked
+    shell.run(f"{command} --runs undisturbed")  # the server answers one request at a time
+    undisturbed = shell.folder / "undisturbed" / "desk" / "completions"
+    assert {file.name: file.read_bytes() for file in undisturbed.glob("*.parquet")} == {
+        file.name: file.read_bytes() for file in out.glob("*.parquet")
+    }
     ledger = json.loads((desk.parent / "runs/desk/ledger.json").read_text())["stages"]
     assert ledger["conform"]["kept"] > 0.8 * ledger["conform"]["requested"]
 
