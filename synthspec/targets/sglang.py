@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,15 +65,19 @@ def sampling(row: Row) -> dict[str, Any]:
 
 
 class SglangServer:
-    """One server; fits `fleet.Worker`."""
+    """One server, or a `sglang-router` with several behind it; fits `fleet.Worker`."""
 
     def __init__(self, url: str, expected: Expected, key: str | None = None) -> None:
         self._server = Server(url, key)
         self.name = self._server.url
         self._expected = expected
+        self._key = key
 
     async def meet(self) -> Mapping[str, Any]:
-        """Check tokenizer, chat template, revision, context and grammar backend; see `fleet.Worker`."""
+        """Check tokenizer, chat template, revision, context and grammar backend; see `fleet.Worker`.
+
+        A router says none of it; the servers that it names are asked themselves.
+        """
         ours, url = self._expected, self.name
         try:
             info, _ = await self._server.call("GET", "/server_info")
@@ -85,6 +89,8 @@ class SglangServer:
             room = info.get("max_req_input_len")
             tokens = read.get("tokens")
         except (Unfit, AttributeError):
+            if behind := await self._behind():
+                return await self._meet_all(behind)
             raise UserError(
                 f"worker.urls: {url} does not say what it serves: is it SGLang 0.5.23 or newer?"
             ) from None
@@ -108,6 +114,40 @@ class SglangServer:
                 f"worker.urls: {url} has no grammar backend: start it with --grammar-backend xgrammar, or set "
                 "generate.decode to free"
             )
+        return told
+
+    async def _behind(self) -> list[str]:
+        """Addresses of the servers behind a router; none, if this is a server."""
+        try:
+            told, _ = await self._server.call("GET", "/get_server_info")
+            if not isinstance(told, dict) or "router_manager" not in told:
+                return []
+            listed, _ = await self._server.call("GET", "/workers")
+            return [str(one["url"]) for one in listed["workers"]]
+        except (Unfit, KeyError, TypeError):
+            return []
+
+    async def _meet_all(self, urls: Sequence[str]) -> Mapping[str, Any]:
+        """What the servers behind a router say of themselves, which must be the same of all."""
+        found: list[tuple[str, Mapping[str, Any]]] = []
+        for url in urls:
+            server = SglangServer(url, self._expected, self._key)
+            try:
+                found.append((url, await server.meet()))
+            except Fault as fault:
+                raise UserError(
+                    f"worker.urls: behind the router {self.name} is {url}, which cannot be checked from here "
+                    f"({fault}): name the servers themselves in place of the router"
+                ) from None
+            finally:
+                await server.close()
+        (first, told), *others = found
+        for url, other in others:
+            if different := [key for key in told if told[key] != other.get(key)]:
+                raise UserError(
+                    f"worker.urls: behind the router {self.name}, {url} and {first} differ in {different[0]}: "
+                    "start them alike"
+                )
         return told
 
     async def ask(self, row: Row, within: float) -> Answered:

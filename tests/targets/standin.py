@@ -35,6 +35,7 @@ class StandIn(ThreadingHTTPServer):
             "grammar_backend": "xgrammar",
             "max_req_input_len": 500,
         }
+        self.behind: list[str] = []  # addresses; it is a router then
         self.key = ""
         self.offset = 0  # of the tokens that it reads
         self.delay = 0.0  # seconds an answer
@@ -76,7 +77,11 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.refused():
             return
-        if self.path == "/server_info":
+        if self.server.behind:  # as sglang-router 0.3.2 does
+            workers = [{"url": url, "is_healthy": True} for url in self.server.behind]
+            told = {"/get_server_info": {"router_manager": True}, "/workers": {"workers": workers}}
+            self.answer(told.get(self.path, {}), 200 if self.path in told else 404)
+        elif self.path == "/server_info":
             self.answer(self.server.info)
         elif self.path == "/model_info":
             self.answer({"model_path": self.server.model, "weight_version": "default"})
@@ -86,6 +91,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.refused():
+            return
+        if self.path == "/tokenize" and self.server.behind:
+            self.answer({}, 404)
             return
         if self.path == "/tokenize":
             (message,) = body["messages"]

@@ -122,6 +122,27 @@ def test_a_free_answer_is_held_to_nothing(requests, tmp_path):
         )
 
 
+def test_a_router_is_as_good_as_the_servers_behind_it(requests, tmp_path):
+    path, rows = requests
+    with serving() as router, serving() as one, serving() as two:
+        router.behind = [one.url, two.url]
+        servers = Servers(kind="sglang", urls=[router.url])
+        answer(path, target(), servers, tmp_path / "out")
+        assert len(router.asked) == len(rows)
+        assert len(read_rows(tmp_path / "out")) == len(rows)
+        two.info["dtype"] = "float16"
+        with pytest.raises(UserError, match=r"behind the router .* differ in dtype: start them alike"):
+            answer(path, target(), servers, tmp_path / "differ")
+        two.offset = 1
+        with pytest.raises(UserError, match=f"{two.url} serves some/model, whose tokenizer"):
+            answer(path, target(), servers, tmp_path / "other")
+        router.behind = [one.url, "http://127.0.0.1:9"]
+        with pytest.raises(
+            UserError, match="127.0.0.1:9, which cannot be checked from here .*: name the servers"
+        ):
+            answer(path, target(), servers, tmp_path / "hidden")
+
+
 def test_a_server_without_room_for_the_longest_request_is_refused(requests, tmp_path):
     path, _ = requests
     with serving() as server:
