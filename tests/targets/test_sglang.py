@@ -134,7 +134,7 @@ def test_a_router_is_as_good_as_the_servers_behind_it(requests, tmp_path):
         with pytest.raises(UserError, match=r"behind the router .* differ in dtype: start them alike"):
             answer(path, target(), servers, tmp_path / "differ")
         two.offset = 1
-        with pytest.raises(UserError, match=f"{two.url} serves some/model, whose tokenizer"):
+        with pytest.raises(UserError, match=rf"{two.url} serves some/model, whose tokenizer"):
             answer(path, target(), servers, tmp_path / "other")
         router.behind = [one.url, "http://127.0.0.1:9"]
         with pytest.raises(
