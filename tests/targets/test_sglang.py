@@ -138,7 +138,7 @@ def test_a_router_is_as_good_as_the_servers_behind_it(requests, tmp_path):
             answer(path, target(), servers, tmp_path / "other")
         router.behind = [one.url, "http://127.0.0.1:9"]
         with pytest.raises(
-            UserError, match="127.0.0.1:9, which cannot be checked from here .*: name the servers"
+            UserError, match=r"127\.0\.0\.1:9, which cannot be checked from here .*: name the servers"
         ):
             answer(path, target(), servers, tmp_path / "hidden")
 
