@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from threading import Thread
 from typing import Any
 
 from synthspec.errors import UserError, first_line
@@ -48,8 +49,12 @@ class SglangEngine:
         except Exception as error:  # SGLang fails in a hundred ways
             raise UserError(f"worker: SGLang does not start with these options ({first_line(error)})") from None
         room = self._engine.get_server_info().get("max_req_input_len")
+        # What reads its answers lives on its own loop, which does not run by itself.
+        self._loop: asyncio.AbstractEventLoop = self._engine.loop
+        self._thread = Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
         if isinstance(room, int) and room < longest:
-            self._engine.shutdown()
+            self._end()
             raise UserError(
                 f"worker.options: there is room for {room:,} tokens, and a request with its answer may have "
                 f"{longest:,}: raise context_length"
@@ -67,7 +72,9 @@ class SglangEngine:
             return_logprob=bool(row.get("logprobs")),
         )
         try:
-            answer = await asyncio.wait_for(asked, within)
+            answer = await asyncio.wait_for(
+                asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked, self._loop)), within
+            )
         except TimeoutError:
             raise Fault(f"it gives no answer in {within:.0f} s") from None
         except ValueError as error:
@@ -75,4 +82,9 @@ class SglangEngine:
         return answered(answer, row, self._vocabulary)
 
     async def close(self) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
         self._engine.shutdown()
