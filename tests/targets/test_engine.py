@@ -28,14 +28,7 @@ class StandIn:
         self.loop = asyncio.new_event_loop()
         self.asked = []
         self.ended = False
-        self._waiting = asyncio.Queue()
-        self._answers = self.loop.create_task(self._answer())
         StandIn.made.append(self)
-
-    async def _answer(self):
-        while True:
-            ids, done = await self._waiting.get()
-            done.set_result([token + 1 for token in ids])
 
     def get_server_info(self):
         return self.loop.run_until_complete(asyncio.sleep(0, {"max_req_input_len": 100}))
@@ -43,7 +36,7 @@ class StandIn:
     async def async_generate(self, input_ids, sampling_params, return_logprob):
         self.asked.append(sampling_params)
         done = asyncio.get_running_loop().create_future()
-        await self._waiting.put((input_ids, done))
+        self.loop.call_soon(done.set_result, [token + 1 for token in input_ids])
         ids = await done
         meta = {
             "finish_reason": {"type": "stop"},
@@ -54,7 +47,8 @@ class StandIn:
 
     def shutdown(self):
         self.ended = not self.loop.is_running()
-        self._answers._log_destroy_pending = False  # as its loop, it is never run again
+        if self.ended:
+            self.loop.close()
 
 
 @pytest.fixture(autouse=True)
