@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -429,10 +430,18 @@ def worker_check(
     as_json: Json = False,
 ) -> None:
     """Say who servers are and what they can do; with --spec, whether they are its target."""
+    from synthspec.keys import read_key
+    from synthspec.spec import Key, address
     from synthspec.worker_verbs import check, table
 
     _quiet_if(as_json)
-    found = check(urls, spec, os.environ.get(key_env) if key_env else None)
+    for url in urls:
+        try:
+            address(url)
+        except ValueError as error:
+            raise UserError(str(error)) from None
+    key = None if key_env is None else read_key(Key(env=key_env or " "), Path(), "--key-env")
+    found = check(urls, spec, key)
     if as_json:
         _print({"workers": found})
     else:
@@ -487,8 +496,22 @@ def _show(what: Any) -> None:
     console.print(what)
 
 
+STOPPED = "stopped by SIGTERM; run the same command again"
+GRACE = 30.0  # seconds to end by itself, once told
+
+
 def _terminated(number: int, frame: Any) -> None:
-    raise Stopped("stopped by SIGTERM; run the same command again")
+    """Stop in an orderly way; where that hangs, since others got the signal too, stop all the same."""
+
+    def at_once(*_: Any) -> None:
+        typer.echo(f"synthspec: error: {STOPPED}", err=True)
+        os._exit(4)
+
+    signal.signal(signal.SIGTERM, at_once)
+    watch = threading.Timer(GRACE, at_once)
+    watch.daemon = True
+    watch.start()
+    raise Stopped(STOPPED)
 
 
 def main() -> None:

@@ -169,6 +169,7 @@ def _inputs(run: Run) -> tuple[list[Any], Row, Any, Any]:
         for label, file in (tried(partial(facts.source_files, source, run.root)) or {}).items():
             if not file.is_file():
                 mistakes.append(f"prompts: {source.name}: there is no file {label}: correct the name")
+    tried(lambda: facts.keys(run))
     target = tried(lambda: facts.fitting_target(run))
     drafter = tried(lambda: facts.fitting_start(run, target)) if target else None
     tokenizer = tried(lambda: facts.tokenizer_of(run)) if target else None

@@ -88,15 +88,22 @@ class Hub(Part):
     key: Key | None = Field(None, description="the key that the hub wants, for what is not open to all")
 
 
-def _address(url: str) -> str:
-    if "@" in url:
+_URL = re.compile(r"https?://(?:([^\s/?#@:\[\]]+)|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?/?")
+
+
+def address(url: str) -> str:
+    """The url of a server; ValueError, without what it may hold of a key, if it is none."""
+    if "@" in url or "?" in url:
         raise ValueError("an address may not hold a user name or key, since addresses appear in messages")
-    if not re.fullmatch(r"https?://[^\s/?#]+/?", url):
+    found = _URL.fullmatch(url)
+    labels = found[1].split(".") if found and found[1] else []
+    named = len(url) <= 300 and all(re.fullmatch(r"[A-Za-z0-9_-]{1,63}", label) for label in labels)
+    if not found or not named or not 0 < int(found[2] or 80) < 65_536:
         raise ValueError(f"{shown(url)} is no address; write one such as http://gpu-1:30000")
     return url
 
 
-Address = Annotated[str, AfterValidator(_address)]
+Address = Annotated[str, AfterValidator(address)]
 
 
 class Servers(Part):

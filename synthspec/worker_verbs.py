@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from synthspec.errors import Stopped, UserError
+from synthspec.errors import Stopped, UserError, printable
 
 Row = dict[str, Any]
+AT_ONCE = 15.0  # seconds that a server may take to say who it is
 
 # What a person wants to know about a server, of /server_info.
 _TOLD = (
@@ -75,8 +76,8 @@ async def _one(url: str, expected: Any, key: str | None) -> Row:
 
     server = Server(url, key)
     try:
-        info, _ = await server.call("GET", "/server_info")
-        about, _ = await server.call("GET", "/model_info")
+        info, _ = await server.call("GET", "/server_info", within=AT_ONCE)
+        about, _ = await server.call("GET", "/model_info", within=AT_ONCE)
         row = {"url": server.url, "model": about["model_path"], **{name: info.get(name) for name in _TOLD}}
         row["writes"], row["constrained"] = await _writes(server), await _keeps_to_a_schema(server)
         row["matches"] = None
@@ -132,4 +133,4 @@ def table(rows: Sequence[Row]) -> Any:
 def _said(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return "–" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+    return "–" if value is None else f"{value:,}" if isinstance(value, int) else printable(str(value))

@@ -270,7 +270,8 @@ def _real_place(loc: Place, lines: dict[Place, int]) -> Place:
 
 def _problem(model: type[BaseModel], mistake: ErrorDetails) -> str:
     kind, context = mistake["type"], mistake.get("ctx", {})
-    value = shown(mistake.get("input"))
+    # A key that stands where its place should be named must not be repeated.
+    value = "what stands there" if {"key", "hub"} & {*mistake["loc"]} else shown(mistake.get("input"))
     if kind == "missing":
         about = _about(model, mistake["loc"])
         return f"is missing; give {about}" if about else "is missing; write it"

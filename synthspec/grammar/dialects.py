@@ -322,7 +322,9 @@ class _Writer:
                 made[exclusive] = made.pop(limit)
             for key in (limit, exclusive):
                 bound = made.get(key)
-                if isinstance(bound, int | float) and not isinstance(bound, bool) and abs(bound) >= 2**63 - 1:
+                if not isinstance(bound, int | float) or isinstance(bound, bool):
+                    continue
+                if bound <= 1 - 2**63 if limit == "minimum" else bound >= 2**63 - 1:
                     del made[key]
 
     def _lists(

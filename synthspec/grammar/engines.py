@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from synthspec.grammar.constraint import (
@@ -167,6 +168,8 @@ def _format(part: Part) -> dict[str, Any]:
         case Text(text):
             return {"type": "const_string", "value": text}
         case Json(schema):
+            if (exact := _spaced_as_written(json.dumps(schema))) is not None:
+                return {"type": "grammar", "grammar": exact}
             # One space at a time, so that a model cannot fill its answer with them.
             return {"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": 1}
         case Regex(pattern):
@@ -194,6 +197,19 @@ def _format(part: Part) -> dict[str, Any]:
             return whole if least else {"type": "optional", "content": whole}
         case Ebnf(grammar):
             return {"type": "grammar", "grammar": grammar}
+
+
+@lru_cache(maxsize=1024)
+def _spaced_as_written(schema: str) -> str | None:
+    """JSON of a schema with the spaces that `lark` has, as a grammar; None where xgrammar is not installed.
+
+    A structural tag knows no such spaces, and a small target writes others where it may.
+    """
+    try:
+        from xgrammar import Grammar
+    except ImportError:
+        return None
+    return str(Grammar.from_json_schema(schema, any_whitespace=False, separators=(", ", ": ")))
 
 
 def _sequence(*elements: dict[str, Any]) -> dict[str, Any]:

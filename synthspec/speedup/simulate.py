@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from synthspec.errors import Stopped
+from synthspec.dflash.config import read_config
+from synthspec.errors import Stopped, UserError
 from synthspec.targets.fleet import Fault, Unfit
 from synthspec.targets.http import Server
-from synthspec.targets.launch import Launch, serving
+from synthspec.targets.launch import Launch, check_launch, serving
 
 SIMULATE = "SGLANG_SIMULATE_ACC_LEN"  # tokens a verification step, as SGLang reads it
 
@@ -71,6 +72,11 @@ def simulate(
     Raises:
         UserError, Stopped: as `launch.serving`; or a server does not answer.
     """
+    check_launch(launch)
+    if launch.drafter is not None:
+        block = read_config(launch.drafter).block_size
+        if max(lengths, default=0) > block:
+            raise UserError(f"--lengths: the drafter's blocks hold {block} tokens: pretend {block} at most")
     plain = {}
     found: list[Speed] = []
     with serving(replace(launch, drafter=None), log):

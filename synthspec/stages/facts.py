@@ -39,6 +39,18 @@ def target_of(run: Run) -> Target:
     return target
 
 
+def keys(run: Run) -> None:
+    """See that every key of the spec is where it says."""
+    named = {
+        "worker.key": run.spec.worker.key if isinstance(run.spec.worker, Servers) else None,
+        "hub.key": run.spec.hub.key,
+        "train.features.key": run.spec.train.features.key if run.spec.train.features else None,
+    }
+    for field, key in named.items():
+        if key is not None:
+            read_key(key, run.root, field)
+
+
 def unlock(run: Run) -> None:
     """Make the hub's key known where the spec names something of the hub."""
     if run.spec.target.revision or any(source.dataset for source in run.spec.prompts):

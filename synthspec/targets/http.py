@@ -13,6 +13,7 @@ from synthspec.targets.fleet import Busy, Fault, Unfit
 from synthspec.yamlfile import brief
 
 CONNECT = 10.0  # seconds to reach a server
+MAX_BYTES = 1 << 30  # of an answer: features are long
 
 
 class Server:
@@ -45,8 +46,9 @@ class Server:
                 json=body,
                 timeout=aiohttp.ClientTimeout(total=within, sock_connect=CONNECT),
                 trace_request_ctx=seen,
+                allow_redirects=False,
             ) as response:
-                content = await response.read()
+                content = await _limited(response)
                 status, headers = response.status, response.headers
         except TimeoutError:
             raise Fault(f"it gives no answer in {within:.0f} s") from None
@@ -55,6 +57,8 @@ class Server:
             raise Fault(f"it cannot be reached ({why})") from None
         except (aiohttp.ClientError, OSError) as error:
             raise Fault(f"it broke off ({type(error).__name__})") from None
+        if 300 <= status < 400:
+            raise UserError(f"the server {self.url} sends its callers elsewhere ({status}): give that address")
         if status >= 400:
             _refused(self.url, status, content, headers.get("Retry-After", ""))
         try:
@@ -75,6 +79,16 @@ class Server:
                 connector=aiohttp.TCPConnector(limit=0), headers=self._headers, trace_configs=[trace]
             )
         return self._session
+
+
+async def _limited(response: aiohttp.ClientResponse) -> bytes:
+    pieces, size = [], 0
+    async for piece in response.content.iter_chunked(1 << 16):
+        pieces.append(piece)
+        size += len(piece)
+        if size > MAX_BYTES:
+            raise Fault(f"its answer has over {MAX_BYTES:,} bytes")
+    return b"".join(pieces)
 
 
 async def _note_new(session: Any, context: Any, params: Any) -> None:

@@ -1,5 +1,6 @@
 import copy
 import json
+import sys
 from dataclasses import replace
 
 import pytest
@@ -25,7 +26,7 @@ from synthspec.grammar.constraint import (
     repeat,
     row,
 )
-from synthspec.grammar.engines import structural_tag, unsupported
+from synthspec.grammar.engines import _spaced_as_written, structural_tag, unsupported
 from synthspec.grammar.schemas import bounded
 from synthspec.grammar.wire.answer import Answer, Call, Calls
 from synthspec.grammar.wire.jsontext import dumps
@@ -216,7 +217,30 @@ def test_sglang_gets_a_schema_or_a_tag(load):
     tag = json.loads(tagged.sglang()["structural_tag"])
     assert tag["type"] == "structural_tag"
     assert (tag["format"]["begin"], tag["format"]["end"]) == ("<tool_call>\n", "\n</tool_call>")
-    assert tag["format"]["content"]["json_schema"] == tagged.part.parts[1].schema
+    assert tag["format"]["content"]["type"] == "grammar"
+
+
+def test_without_xgrammar_a_tag_holds_the_schema(load, monkeypatch):
+    monkeypatch.setitem(sys.modules, "xgrammar", None)
+    _spaced_as_written.cache_clear()
+    tag = json.loads(load().constraint.sglang()["structural_tag"])
+    assert tag["format"]["content"]["json_schema"] == load().constraint.part.parts[1].schema
+    _spaced_as_written.cache_clear()
+
+
+def test_xgrammar_holds_a_tag_to_the_spaces_that_are_written(load):
+    xgrammar = pytest.importorskip("xgrammar")
+    compiler = xgrammar.GrammarCompiler(xgrammar.TokenizerInfo([bytes([byte]) for byte in range(256)]))
+    compiled = compiler.compile_structural_tag(load().constraint.sglang()["structural_tag"])
+
+    def taken(text):
+        matcher = xgrammar.GrammarMatcher(compiled, terminate_without_stop_token=True)
+        return matcher.accept_string(text)
+
+    text = hermes(to="Oslo", seats=2)
+    assert taken(text)
+    assert not taken(text.replace(", ", " , "))
+    assert not taken(text.replace(": ", ":"))
 
 
 SHAPES = (
