@@ -17,14 +17,15 @@ def read_key(key: Key, root: Path, field: str) -> str:
 
     Args:
         root: what a file is relative to, and lies in.
-        field: of the spec that says where it is, for messages.
+        field: of the spec, or option, that says where it is, for messages.
 
     Raises:
         UserError: it is not where the spec says; the message does not show it.
     """
     if key.env is not None:
         found = os.environ.get(key.env, "")
-        where = f"{field}.env: the environment variable {key.env}"
+        place = field if field.startswith("--") else f"{field}.env"
+        where = f"{place}: the environment variable {key.env}"
     else:
         assert key.file is not None
         found = read_text(check_inside(root, key.file), 10_000)

@@ -80,6 +80,8 @@ async def _one(url: str, expected: Any, key: str | None) -> Row:
         about, _ = await server.call("GET", "/model_info", within=AT_ONCE)
         row = {"url": server.url, "model": about["model_path"], **{name: info.get(name) for name in _TOLD}}
         row["writes"], row["constrained"] = await _writes(server), await _keeps_to_a_schema(server)
+        if not row["writes"]:
+            raise UserError(f"{server.url} does not write what it is asked for: is it SGLang 0.5.23 or newer?")
         row["matches"] = None
         if expected is not None:
             worker = SglangServer(url, expected, key)

@@ -137,8 +137,15 @@ def _addresses(document: Any) -> Iterator[tuple[Any, str]]:
             around.pop()
         own = _id(part, alone)
         if own and not own.startswith("#"):
-            around.append((path, urljoin(around[-1][1], own)))
+            around.append((path, _joined(around[-1][1], own)))
             yield part, around[-1][1]
+
+
+def _joined(base: str, reference: str) -> str:
+    try:
+        return urljoin(base, reference)
+    except ValueError:  # it is no address, but may be a name
+        return reference
 
 
 def _only_references(document: Any) -> bool:
@@ -259,7 +266,7 @@ class _Writer:
         base, _, fragment = reference.partition("#")
         if base:
             names = self._names_in(self._document)
-            address = urljoin(self._addresses.get(id(resource), ""), base)
+            address = _joined(self._addresses.get(id(resource), ""), base)
             if address in names:
                 reference = f"{address}#{fragment}"
             return self._document, pointed(self._document, reference, names)

@@ -152,6 +152,14 @@ def versions() -> list[str]:
     return of_libraries()
 
 
+def tags_written_with() -> str | None:
+    """What writes JSON in structural tags for servers as grammars, with exact spaces; None: nothing here."""
+    try:
+        return f"xgrammar {metadata.version('xgrammar')}"
+    except metadata.PackageNotFoundError:
+        return None
+
+
 def grammar_backend() -> str:
     return f"llguidance {metadata.version('llguidance')}"
 

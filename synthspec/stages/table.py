@@ -89,6 +89,7 @@ def _generate(run: Run) -> Settings:
         # Their later requests are made from the answers to the first.
         **({"played": played} if (played := facts.played_grammars(run)) else {}),
         "versions": facts.versions(),
+        **({} if spec.worker.kind == "transformers" else {"tags": facts.tags_written_with()}),
     }
 
 

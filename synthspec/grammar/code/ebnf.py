@@ -13,6 +13,7 @@ from pydantic import Field
 
 from synthspec.grammar.code.marks import substituted
 from synthspec.spec import Part
+from synthspec.yamlfile import brief
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -130,6 +131,9 @@ def _wrong(code: Ebnf) -> str | None:
     for found in _TOKEN.finditer(text):
         if found[0] == ".":
             return f"has a dot in {_place(text, found.start())}, which engines read differently; write [^\\n]"
+    for found in _TOKEN.finditer(text):
+        if found[0].isdecimal() and len(found[0]) > 4:
+            return f"has a repeat of {brief(found[0])} in {_place(text, found.start())}; write 9999 at most"
     try:
         rules = GrammarParser().parse(text)
     except GbnfToLarkError as error:

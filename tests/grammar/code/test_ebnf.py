@@ -76,6 +76,7 @@ def test_what_a_constraint_lets_through_the_judge_takes(walk):
         ('root ::= "a"\nroot ::= "b"', "has the rule root twice"),
         ('root ::= "a" other', "has no rule other, which the rule root names"),
         ('root ::= "a"\nlast ::= "b" @', "cannot be read in line 2 (rule last): expected name"),
+        ('root ::= "a"{99999999999999999999}', "has a repeat of 99999999999999999999 in line 1 (rule root)"),
         ('root ::= "a', "cannot be read in line 1 (rule root): unexpected end of input"),
         ('root ::= "\\', "cannot be read"),
         ("root ::= " + "(" * 5000, "is nested too deeply"),
