@@ -1,13 +1,13 @@
 """How fast the target answers: through our client against the engine's own benchmark, or in this process.
 
     python benchmarks/generate.py --url URL --model FOLDER [--python INTERPRETER] [--requests N] [--tokens N]
-    python benchmarks/generate.py --rows 1000000
+    python benchmarks/generate.py --memory
     python benchmarks/generate.py --embedded [--requests N]
 
 With --url, our fleet and `sglang.bench_serving` (of the interpreter that holds SGLang) put as many requests of
 the same shape to the same server, in turn, three times each; the medians of tokens a second are compared.  With
---rows, a client with so many queued requests runs for a while against a server that answers at once, and its
-memory is read.  With --embedded, batched generation in this process is compared with a loop of transformers'
+--memory, a client with a million queued requests runs for a while against a server that answers at once, and
+its memory is read.  With --embedded, batched generation in this process is compared with a loop of transformers'
 own `model.generate`, one request after the other under the same constraint, in float32.  Prints one JSON line.
 """
 
@@ -45,14 +45,14 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--requests", type=int, default=48)
     parser.add_argument("--tokens", type=int, default=32)
-    parser.add_argument("--rows", type=int)
+    parser.add_argument("--memory", action="store_true")
     parser.add_argument("--embedded", action="store_true")
     given = parser.parse_args()
     found: Row = {}
     if given.url:
         found |= against_engine(given.url, given.model, given.python, given.requests, given.tokens)
-    if given.rows:
-        found["client_rss_mb_at_1m_rows" if given.rows == 10**6 else "client_rss_mb"] = memory(given.rows)
+    if given.memory:
+        found["client_rss_mb_at_1m_rows"] = memory(1_000_000)
     if given.embedded:
         found |= embedded(given.requests)
     print(json.dumps(found))

@@ -111,34 +111,31 @@ def names_in(document: Any) -> dict[str, Any]:
 
     Where several have one name, a whole address comes first, and an anchor outside of inner schemas with ids.
     """
-    found: dict[str, Any] = {address: part for part, address in _addresses(document)}
+    whole: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     further: dict[str, Any] = {}
-    around: list[tuple[str | int, ...]] = [()]  # where schemas with ids stand
-    alone = _only_references(document)
-    for path, part in subschemas(document):
-        while path[: len(around[-1])] != around[-1]:
-            around.pop()
-        own = _id(part, alone)
-        if own and not own.startswith("#"):
-            around.append(path)
-            found.setdefault(own, part)
+    for part, own, address, inside in _named(document):
+        if address:
+            whole[address] = part
         for name in (own, *(f"#{part[key]}" for key in _ANCHORS if isinstance(part.get(key), str))):
-            if name and name.startswith("#"):
-                (further if around[-1] else found).setdefault(name, part)
-    return {**further, **found}
+            if name:
+                (further if inside and name.startswith("#") else found).setdefault(name, part)
+    return {**further, **found, **whole}
 
 
-def _addresses(document: Any) -> Iterator[tuple[Any, str]]:
-    """The schemas with ids, and the address that each id makes with those around it."""
+def _named(document: Any) -> Iterator[tuple[dict[str, Any], str | None, str, bool]]:
+    """Every schema, its id, the address that it makes with those around it, and if it is in an inner one."""
     around: list[tuple[tuple[str | int, ...], str]] = [((), "")]
     alone = _only_references(document)
     for path, part in subschemas(document):
         while path[: len(around[-1][0])] != around[-1][0]:
             around.pop()
         own = _id(part, alone)
+        address = ""
         if own and not own.startswith("#"):
-            around.append((path, _joined(around[-1][1], own)))
-            yield part, around[-1][1]
+            address = _joined(around[-1][1], own)
+            around.append((path, address))
+        yield part, own, address, bool(around[-1][0])
 
 
 def _joined(base: str, reference: str) -> str:
@@ -173,7 +170,7 @@ class _Writer:
         self.rewritten = 0  # patterns
         self._names: dict[int, str] = {}
         self._known: dict[int, dict[str, Any]] = {}
-        self._addresses = {id(part): address for part, address in _addresses(document)}
+        self._addresses = {id(part): address for part, _, address, _ in _named(document) if address}
         anchors = Counter(
             f"#{name}" if key == "$dynamicAnchor" else "#"
             for _, part in subschemas(document)

@@ -25,6 +25,7 @@ SHARED = (
     "quantization",
     "kv_cache_dtype",
     "constrained_json_disable_any_whitespace",
+    "reasoning_parser",  # whether and how it takes thinking apart
 )
 
 
