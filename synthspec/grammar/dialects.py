@@ -124,7 +124,7 @@ def names_in(document: Any) -> dict[str, Any]:
 
 
 def _named(document: Any) -> Iterator[tuple[dict[str, Any], str | None, str, bool]]:
-    """Every schema, its id, the address that it makes with those around it, and if it is in an inner one."""
+    """Every schema, its id, the address that it makes with those around it, and if it is in an inner."""
     around: list[tuple[tuple[str | int, ...], str]] = [((), "")]
     alone = _only_references(document)
     for path, part in subschemas(document):
