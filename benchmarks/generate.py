@@ -7,8 +7,9 @@
 With --url, our fleet and `sglang.bench_serving` (of the interpreter that holds SGLang) put as many requests of
 the same shape to the same server, in turn, three times each; the medians of tokens a second are compared.  With
 --memory, a client with a million queued requests runs for a while against a server that answers at once, and
-its memory is read.  With --embedded, batched generation in this process is compared with transformers'
-own `model.generate` in a loop, one request after the other under the same constraint, in float32.  Prints one JSON line.
+its memory is read.  With --embedded, batched generation in this process is compared with transformers' own
+`model.generate` in a loop, one request after the other under the same constraint, in float32.  Prints one JSON
+line.
 """
 
 from __future__ import annotations
