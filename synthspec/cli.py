@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -396,8 +397,8 @@ def speedup_simulate(
     _quiet_if(as_json)
     place = place_named(model, "--model")
     launch = Launch(place.path, place.commit, drafter, tp, port=port, python=python, more=tuple(more or ()))
-    pretended = _numbers(lengths, "--lengths", least=1.0)
-    loads = [Load(int(one), requests, new_tokens=tokens) for one in _numbers(concurrency, "--concurrency", 1.0)]
+    pretended = _numbers(lengths, "--lengths", 1.0)
+    loads = [Load(int(n), requests, new_tokens=tokens) for n in _numbers(concurrency, "--concurrency", 1, int)]
     with progress.bar("servers", 1 + len(pretended), "servers") as tick:
         found = simulate(launch, pretended, loads, tick)
     if as_json:
@@ -406,16 +407,18 @@ def speedup_simulate(
         _show(table(found))
 
 
-def _numbers(text: str, option: str, least: float) -> list[float]:
+def _numbers(text: str, option: str, least: float, kind: Callable[[str], float] = float) -> list[float]:
+    """Numbers with commas between them, each once."""
     try:
-        found = [float(one) for one in text.split(",")]
+        found = [kind(one) for one in text.split(",")]
     except ValueError:
         found = []
     if not found or not all(least <= one < 1e4 for one in found):
+        which = "whole numbers" if kind is int else "numbers"
         raise UserError(
-            f"{option}: write numbers of at least {least:g} with commas between them, such as 1,2,4"
+            f"{option}: write {which} of at least {least:g} with commas between them, such as 1,2,4"
         )
-    return found
+    return list(dict.fromkeys(found))
 
 
 @worker_app.command("check")

@@ -245,3 +245,11 @@ def test_a_project_that_cannot_be_made_is_told(tmp_path):
 def test_runs_cannot_be_inside_a_file(project):
     (project / "f").write_text("")
     assert "is a file" in fails(2, "plan", project, "--runs", project / "f")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--concurrency", "1.5"), ("--lengths", "0.5"), ("--lengths", "a")]
+)
+def test_numbers_to_simulate_are_of_the_right_kind(option, value):
+    told = fails(2, "speedup", "simulate", "--model", "smollm2", "--drafter", ".", option, value)
+    assert f"{option}: write " in told

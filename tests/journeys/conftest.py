@@ -7,7 +7,8 @@ import re
 import shlex
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ class Shell:
     folder: Path
     prefect_home: Path
     prefect_url: str = ""  # of a running server; without one every flow starts its own, as a person's does
+    more: Mapping[str, str] = field(default_factory=dict)  # environment variables
 
     @property
     def env(self) -> dict[str, str]:
@@ -34,7 +36,7 @@ class Shell:
         found["COLUMNS"] = "120"
         if self.prefect_url:
             found["PREFECT_API_URL"] = self.prefect_url
-        return found
+        return found | self.more
 
     def run(self, command: str, *exits: int) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(

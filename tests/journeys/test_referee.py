@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from synthspec.grammar.wire import FORMATS, answer_in
 from synthspec.grammar.wire.answer import Answer, Call
 from tests.grammar.wire_cases import HARD, TAGS, TOOLS, answers, streamed
-from tests.journeys.without_triton import parsers
+from tests.journeys.served import needs_sglang
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, needs_sglang]
 
 # SGLang's name of each parser → our wire format.
 PARSERS = {
@@ -38,12 +38,6 @@ words = st.lists(st.sampled_from([*HARD, *TAGS, "a", "Köln", "1.5", "null", "tr
     "".join
 )
 said = st.sampled_from(["", "Sure.", "One moment,\nplease", "é < 2"])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _sglang():
-    if parsers() is None:
-        pytest.skip("SGLang's parsers cannot be imported here: `make install` brings them, on Linux")
 
 
 def parser(name):

@@ -1,16 +1,12 @@
-"""A real SGLang server, where there is one: SYNTHSPEC_SGLANG names the interpreter of its environment."""
+"""A real SGLang server as a worker: checked, killed, read for features, and timed with pretended drafts."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-import socket
-import subprocess
 import time
-import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,12 +19,9 @@ from synthspec.spec import Target
 from synthspec.targets.captured import Captured
 from synthspec.targets.load import load_target
 from tests.journeys.conftest import Shell, edit
+from tests.journeys.served import ON_CPU, free_port, kill_server, needs_sglang, on_cpu, wait_for, worker
 
-INTERPRETER = os.environ.get("SYNTHSPEC_SGLANG", "")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not INTERPRETER, reason="SYNTHSPEC_SGLANG names no interpreter with SGLang"),
-]
+pytestmark = [pytest.mark.slow, needs_sglang]
 
 TAPS = (1, 8, 14, 20, 27)
 SMALL = {
@@ -40,48 +33,6 @@ SMALL = {
 }
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
-@contextmanager
-def worker(shell: Shell, port: int, flags: str = "") -> Iterator[subprocess.Popen[str]]:
-    """`synthspec worker start`, until the context closes."""
-    command = f"synthspec worker start --model smollm2 --port {port} --python {INTERPRETER} {flags}"
-    with (shell.folder / f"{port}.log").open("a") as log:
-        process = subprocess.Popen(
-            command.split(), cwd=shell.folder, env=shell.env, stdout=log, stderr=log, start_new_session=True
-        )
-        try:
-            wait_for(port, process)
-            yield process
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(60)
-
-
-def wait_for(port: int, process: subprocess.Popen[str] | None = None) -> None:
-    deadline = time.monotonic() + 400
-    while True:
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
-            return
-        except OSError:
-            assert time.monotonic() < deadline
-            assert process is None or process.poll() is None
-            time.sleep(0.5)
-
-
-def kill_server(port: int) -> None:
-    """Kill the server itself with all its processes; its supervisor lives."""
-    found = subprocess.run(["pgrep", "-f", f"launch_server.*--port {port}"], capture_output=True, text=True)
-    for pid in map(int, found.stdout.split()):
-        if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:3] == [b"-m", b"sglang.launch_server"]:
-            os.killpg(os.getpgid(pid), signal.SIGKILL)
-
-
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory, prefect_url: str) -> Shell:
     folder = tmp_path_factory.mktemp("sglang")
@@ -91,7 +42,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory, prefect_url: str) -> Shell:
 @pytest.fixture(scope="module")
 def port(shell: Shell) -> Iterator[int]:
     port = free_port()
-    with worker(shell, port, "-- --max-running-requests 1"):
+    with worker(shell, port, "-- --dtype float32 --max-running-requests 1"):
         yield port
 
 
@@ -173,9 +124,9 @@ def test_features_are_those_of_the_target_s_layers(shell, tmp_path):
 
 def test_what_a_better_drafter_would_buy_is_timed(shell):
     drafter = Path(__file__).parents[2] / "examples" / "starting-drafter"
-    told = shell.run(
+    told = on_cpu(shell).run(
         f"synthspec speedup simulate --model smollm2 --drafter {drafter} --lengths 4 --requests 2 --tokens 32 "
-        f"--port {free_port()} --python {INTERPRETER} --json -- --dtype bfloat16"
+        f"--port {free_port()} --json -- --dtype bfloat16 {ON_CPU}"
     )
     plain, faster = json.loads(told.stdout)["speeds"]
     assert (plain["accept_len"], plain["speedup"]) == (None, 1.0)
