@@ -19,7 +19,8 @@ $(VENV)/.installed: pyproject.toml
 	touch $@
 
 # A real SGLang server on the CPU, and its parsers as referees of the wire formats, on Linux: without what only GPUs
-# need of it. Where there is none, the tests that want it say so.
+# need of it. Where there is none, the tests that want it say so. Triton, one of its needs, also interprets and
+# compiles our own kernels without a GPU.
 $(VENV)/.with-dev: $(VENV)/.installed $(ENGINE)
 	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-compile --editable '.[dev]'
 	test "$$(uname)" != Linux || PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-compile --no-deps -r $(ENGINE)

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from synthspec.dflash import kernels
+
 ROWS_AT_ONCE = 128
 
 
@@ -147,5 +149,9 @@ def head_cross_entropy(
     Returns:
         Σ weightsᵢ · cross entropy(qᵢ, softmax(hiddenᵢ · headᵀ)), a float32 scalar, and float32 [M].
     """
+    if among is None and kernels.usable(head):
+        from synthspec.dflash.kernels import head as tiled
+
+        return tiled.head_cross_entropy(hidden, head, labels, weights, wanted)
     total, odds = _HeadCrossEntropy.apply(hidden, head, labels, weights, wanted, among)
     return total, odds

@@ -20,6 +20,7 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 from transformers import Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
+from synthspec.dflash import kernels
 from synthspec.dflash.config import SLIDING, DrafterConfig
 
 KeysValues = tuple[Tensor, Tensor]  # [B, G, T, D] each
@@ -187,7 +188,12 @@ class Drafter(nn.Module):
         """Turn the target's features [B, T, K·H] at positions [B, T] into every layer's keys and values."""
         context = self.hidden_norm(self.fc(features))
         cos, sin = self.angles(positions)
-        return [layer.self_attn.keys_values(context, cos, sin) for layer in self.layers]
+        attentions = [layer.self_attn for layer in self.layers]
+        if kernels.usable(context):
+            from synthspec.dflash.kernels.inject import inject
+
+            return inject(context, attentions, cos, sin)
+        return [attention.keys_values(context, cos, sin) for attention in attentions]
 
     def forward(self, block: Tensor, at: Tensor, context: list[KeysValues], seen: Tensor) -> Tensor:
         """Guess all tokens of all blocks at once.
