@@ -13,6 +13,13 @@ from torch import Tensor
 from synthspec.dflash import kernels
 
 ROWS_AT_ONCE = 128
+TOKENS_AT_ONCE = 1024  # slices of logits that a CPU's caches hold
+
+
+def multiplies_bfloat16(device: torch.device) -> bool:
+    """Whether bfloat16 products are fast there; a CPU without units for them takes eight times as long as for
+    float32."""
+    return device.type != "cpu" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def decay(block_size: int, gamma: float) -> Tensor:
@@ -62,8 +69,9 @@ def draw_among(sure: Tensor, vocabulary: int, count: int, dice: torch.Generator)
 def softmax_of_head(hidden: Tensor, head: Tensor, raised: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """softmax(hidden · headᵀ) · head, and log Σ exp(hidden · headᵀ), without ever holding all logits.
 
-    It is attention with the head as keys and as values. On a CPU torch's own kernel for that is as fast as
-    the two products alone; elsewhere such kernels stop at 256 dimensions, so slices of rows take their place.
+    A CPU takes slices of the vocabulary, so that all its cores share every product. In bfloat16, where it has
+    units for that, torch's attention with the head as keys and as values sums up in float32; elsewhere such
+    kernels stop at 256 dimensions, so slices of rows take their place.
 
     Args:
         hidden: [M, H] in the head's dtype.
@@ -73,7 +81,12 @@ def softmax_of_head(hidden: Tensor, head: Tensor, raised: Tensor | None = None) 
     Returns:
         [M, H] in the head's dtype, and float32 [M]; in slices of bfloat16 the second rests on rounded logits.
     """
-    if head.device.type == "cpu" and head.dtype in (torch.bfloat16, torch.float32):
+    cpu, narrow = head.device.type == "cpu", head.dtype == torch.bfloat16
+    if cpu and (head.dtype == torch.float32 or (narrow and not multiplies_bfloat16(head.device))):
+        found = [_in_slices(part, head, raised) for part in hidden.float().split(16 * ROWS_AT_ONCE)]
+        outs, masses = zip(*found, strict=True)
+        return torch.cat(outs).to(head.dtype), torch.cat(masses)
+    if cpu and narrow:
         rows, keys = hidden[None, None], head[None, None]
         mask = None if raised is None else raised.to(head.dtype).expand(1, 1, len(hidden), -1)
         out, mass = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
@@ -87,6 +100,25 @@ def softmax_of_head(hidden: Tensor, head: Tensor, raised: Tensor | None = None) 
         parts.append((torch.exp(logits - mass[:, None]).to(head.dtype) @ head, mass))
     outs, masses = zip(*parts, strict=True)
     return torch.cat(outs), torch.cat(masses)
+
+
+def _in_slices(hidden: Tensor, head: Tensor, raised: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The same in float32, a slice of the vocabulary after the other; what is summed so far is scaled down
+    whenever a larger logit comes (Milakov and Gimelshein, arXiv 1805.02867)."""
+    out = torch.zeros_like(hidden)
+    most = hidden.new_full((len(hidden), 1), -torch.inf)
+    mass = torch.zeros_like(most)
+    for first in range(0, len(head), TOKENS_AT_ONCE):
+        part = head[first : first + TOKENS_AT_ONCE].float()
+        odds = hidden @ part.T
+        if raised is not None:
+            odds += raised[first : first + TOKENS_AT_ONCE]
+        before, most = most, torch.maximum(most, odds.amax(-1, keepdim=True))
+        kept = torch.exp(before - most)
+        odds.sub_(most).exp_()
+        mass = mass * kept + odds.sum(-1, keepdim=True)
+        out.mul_(kept).addmm_(odds, part)
+    return out.div_(mass), (most + mass.log())[:, 0]
 
 
 class _HeadCrossEntropy(torch.autograd.Function):

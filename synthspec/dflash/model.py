@@ -16,11 +16,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention, silu
+from torch.nn.functional import silu
 from transformers import Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
 from synthspec.dflash import kernels
+from synthspec.dflash.attention import attend
 from synthspec.dflash.config import SLIDING, DrafterConfig
 
 KeysValues = tuple[Tensor, Tensor]  # [B, G, T, D] each
@@ -92,31 +93,20 @@ class Attention(nn.Module):
         rows, blocks, size, _ = x.shape
         flat = x.flatten(1, 2), cos.flatten(1, 2), sin.flatten(1, 2)
         queries = self.q_norm(self.q_proj(flat[0]).unflatten(-1, (self.heads, self.width)))
-        queries = rotate(queries, flat[1][:, :, None], flat[2][:, :, None]).transpose(1, 2)  # [B, A, N·S, D]
-        # Query heads that share a key head become further queries of it, so that no key is copied.
-        group = self.heads // self.kv_heads
-        queries = queries.reshape(rows, self.kv_heads, group * blocks * size, self.width)
-        own_keys, own_values = self.keys_values(*flat)
-        keys = torch.cat([context[0], own_keys], 2)  # [B, G, T + N·S, D]
-        values = torch.cat([context[1], own_values], 2)
-        mask = self._visible(at, seen).repeat(1, 1, group, 1)
-        out = scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
-        out = out.reshape(rows, self.heads, blocks * size, self.width).transpose(1, 2)
-        mixed: Tensor = self.o_proj(out.flatten(2).unflatten(1, (blocks, size)))
-        return mixed
-
-    def _visible(self, at: Tensor, seen: Tensor) -> Tensor:
-        """bool [B, 1, N·S, T + N·S]: the context before the anchor, and the tokens of the own block."""
-        rows, blocks, size = at.shape
-        context = seen[:, :, None].expand(-1, -1, size, -1)  # [B, N, S, T]
+        queries = rotate(queries, flat[1][:, :, None], flat[2][:, :, None])  # [B, N·S, A, D]
+        queries = queries.view(rows, blocks, size, self.kv_heads, -1, self.width)
+        queries = queries.permute(0, 3, 1, 4, 2, 5)  # [B, G, N, A / G, S, D]
+        own = [part.unflatten(2, (blocks, size)) for part in self.keys_values(*flat)]  # [B, G, N, S, D]
+        visible = seen[:, :, None]
         within = torch.ones(size, size, dtype=torch.bool, device=at.device)
         if self.window is not None:
             slots = torch.arange(seen.shape[-1], device=at.device)
-            context = context & (slots > at[..., None] - self.window)
+            visible = visible & (slots > at[..., None] - self.window)
             within = within.tril()
-        same = torch.eye(blocks, dtype=torch.bool, device=at.device)
-        own = (same[:, None, :, None] & within[None, :, None, :]).flatten(2)  # [N, S, N·S]
-        return torch.cat([context, own.expand(rows, -1, -1, -1)], -1).flatten(1, 2)[:, None]
+        out = attend(queries.flatten(3, 4), context, (own[0], own[1]), visible, within)
+        out = out.unflatten(3, (-1, size)).permute(0, 2, 4, 1, 3, 5)  # [B, N, S, G, A / G, D]
+        mixed: Tensor = self.o_proj(out.flatten(3))
+        return mixed
 
 
 class Mlp(nn.Module):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from synthspec.dflash.batches import Batch, Document, documents_of_step, draw
 from synthspec.dflash.features import Features
-from synthspec.dflash.loss import Among, decay, draw_among, head_cross_entropy, usual_gamma
+from synthspec.dflash.loss import Among, decay, draw_among, head_cross_entropy, multiplies_bfloat16, usual_gamma
 from synthspec.dflash.model import Drafter
 from synthspec.errors import UserError
 from synthspec.files import whole
@@ -51,10 +51,11 @@ def block_loss(
     """
     tokens = batch.ids.clone()
     tokens[:, :, 1:] = drafter.config.mask_token_id
-    bfloat16 = model.dtype == torch.bfloat16
-    with torch.autocast(batch.features.device.type, torch.bfloat16, enabled=bfloat16):
-        context = drafter.inject(batch.features.to(model.dtype), _places(batch))
-        hidden = drafter(model.embedding(tokens), batch.at, context, batch.seen)
+    device = batch.features.device
+    dtype = model.dtype if multiplies_bfloat16(device) else torch.promote_types(model.dtype, torch.float32)
+    with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
+        context = drafter.inject(batch.features.to(dtype), _places(batch))
+        hidden = drafter(model.embedding(tokens).to(dtype), batch.at, context, batch.seen)
     real = batch.weights > 0
     head, labels = model.head.weight, batch.ids[:, :, 1:][real]
     wanted = None

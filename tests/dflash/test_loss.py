@@ -8,11 +8,12 @@ from synthspec.dflash import loss
 from synthspec.dflash.loss import Among, decay, draw_among, head_cross_entropy, softmax_of_head
 
 
-# float32 goes through torch's attention, float64 through slices of rows
+# float32 goes through slices of the vocabulary, float64 through slices of rows
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("rows", [1, 5, 64])
 def test_equals_plain_cross_entropy_in_value_and_slope(rows, dtype, monkeypatch):
     monkeypatch.setattr(loss, "ROWS_AT_ONCE", 16)
+    monkeypatch.setattr(loss, "TOKENS_AT_ONCE", 64)
     torch.manual_seed(rows)
     head = torch.randn(300, 24, dtype=dtype)
     hidden = torch.randn(rows, 24, dtype=dtype, requires_grad=True)
@@ -29,7 +30,9 @@ def test_equals_plain_cross_entropy_in_value_and_slope(rows, dtype, monkeypatch)
     torch.testing.assert_close(odds, expected, rtol=1e-4, atol=1e-6, check_dtype=False)
 
 
-def test_bfloat16_keeps_to_float32(monkeypatch):
+@pytest.mark.parametrize("units", [True, False])
+def test_bfloat16_keeps_to_float32(units, monkeypatch):
+    monkeypatch.setattr(loss, "multiplies_bfloat16", lambda device: units)
     torch.manual_seed(0)
     head, hidden = torch.randn(3000, 64) / 8, torch.randn(50, 64)
     labels, weights = torch.randint(0, 3000, (50,)), torch.rand(50)
@@ -37,6 +40,18 @@ def test_bfloat16_keeps_to_float32(monkeypatch):
     near, odds = head_cross_entropy(hidden.bfloat16(), head.bfloat16(), labels, weights)
     torch.testing.assert_close(near, exact, rtol=1e-2, atol=1e-2)
     assert ((odds > 0) & (odds < 1)).all()
+
+
+def test_logits_that_grow_or_fall_far_along_the_vocabulary_are_summed_up_right(monkeypatch):
+    monkeypatch.setattr(loss, "TOKENS_AT_ONCE", 64)
+    torch.manual_seed(0)
+    head, hidden = torch.randn(300, 24), torch.randn(8, 24)
+    raised = torch.linspace(-500, 500, 300)
+    for up in (raised, -raised):
+        out, mass = softmax_of_head(hidden, head, up)
+        logits = hidden.double() @ head.double().T + up
+        torch.testing.assert_close(mass.double(), logits.logsumexp(-1))
+        torch.testing.assert_close(out.double(), logits.softmax(-1) @ head.double(), rtol=1e-4, atol=1e-5)
 
 
 def test_decay_is_one_at_the_first_guess_and_falls_by_gamma():

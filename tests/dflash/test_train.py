@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from synthspec.dflash import loss, train
 from synthspec.dflash.batches import Document, documents_of_step, draw
 from synthspec.dflash.checkpoint import load, save
 from synthspec.dflash.decode import SpeculativeAsk, decode
@@ -13,12 +14,13 @@ from synthspec.dflash.features import extract
 from synthspec.dflash.loss import decay
 from synthspec.dflash.midtrain import between, midtrain, read_documents
 from synthspec.dflash.model import Drafter
-from synthspec.dflash.train import fit
+from synthspec.dflash.train import block_loss, fit
 from synthspec.errors import UserError
 from synthspec.samples.schema import SAMPLES, write_rows
 from synthspec.spec import Train
+from synthspec.targets.causal import CausalModel
 from synthspec.targets.generate import Ask, generate
-from tests.dflash.conftest import MASK, VOCABULARY, drafter_config
+from tests.dflash.conftest import MASK, VOCABULARY, drafter_config, tiny_llama
 
 
 @pytest.fixture
@@ -100,6 +102,21 @@ def test_what_the_target_foresaw_is_kept_at_the_token_it_speaks_of(model, tmp_pa
                 if batch.weights[row, block, j - 1] > 0:
                     token = features.expected[document][int(batch.at[row, block, j])]
                     assert torch.equal(batch.expected[row, block, j], token)
+
+
+def test_a_cpu_without_units_for_bfloat16_trains_a_bfloat16_target_in_float32(drafter, corpus, monkeypatch):
+    documents, features = corpus
+    batch = draw(documents, features, [0, 2], anchors=9, block_size=4, decay=decay(4, 2.0), seed=0, step=3)
+    rounded = tiny_llama().bfloat16()
+    exact, _ = block_loss(drafter, CausalModel(copy.deepcopy(rounded).float()), batch)
+    gaps = []
+    for units in (True, False):
+        for module in (loss, train):
+            monkeypatch.setattr(module, "multiplies_bfloat16", lambda device, units=units: units)
+        near, _ = block_loss(drafter, CausalModel(copy.deepcopy(rounded)), batch)
+        gaps.append(abs(near.item() - exact.item()) / exact.item())
+    assert gaps[0] < 1e-2
+    assert gaps[1] < 1e-3
 
 
 def test_an_epoch_visits_every_document_once():
