@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-Tick = Callable[[int], None]
+
+class Tick(Protocol):
+    """Called with the number of units that have just been done."""
+
+    def __call__(self, n: int, more: int = 0, *, note: str | None = None) -> None:
+        """Show more work.
+
+        Args:
+            more: what has been done of the bar's second unit.
+            note: what is shown beside the speed from now on.
+        """
+
 
 TELLING = 0.1  # share of the work after which its speed tells the time left
 SECONDS_BETWEEN_LINES = 20.0  # where stderr is no terminal, lines stand in for bars
@@ -35,7 +46,9 @@ def say(text: str, style: str | None = None) -> None:
 
 
 @contextmanager
-def bar(title: str, total: int | None, unit: str, *, resumes: bool = False) -> Iterator[Tick]:
+def bar(
+    title: str, total: int | None, unit: str, *, resumes: bool = False, second: str | None = None
+) -> Iterator[Tick]:
     """Show how far some work is while the context is open.
 
     Args:
@@ -43,17 +56,48 @@ def bar(title: str, total: int | None, unit: str, *, resumes: bool = False) -> I
         total: units to do, or None where nobody can know.
         unit: what is counted, in the plural.
         resumes: the first tick tells what was done at an earlier time: it says nothing about the speed.
+        second: another unit whose speed is shown too, in the plural.
 
     Yields:
-        A function to call with the number of units that have just been done.
+        What to call when some work has been done.
     """
     if _quiet:
-        yield lambda n: None
+        yield _silent
     elif _stderr().is_terminal:
-        with _terminal_bar(title, total, unit, resumes) as tick:
+        with _terminal_bar(title, total, unit, resumes, _Beside(second)) as tick:
             yield tick
     else:
-        yield _lines(title, total, unit, resumes)
+        yield _lines(title, total, unit, resumes, _Beside(second))
+
+
+def _silent(n: int, more: int = 0, *, note: str | None = None) -> None:
+    pass
+
+
+class _Beside:
+    """What stands beside a bar's own speed: that of a second unit, and a note.
+
+    Args:
+        unit: the second one, in the plural.
+    """
+
+    def __init__(self, unit: str | None) -> None:
+        self._unit, self._note = unit, ""
+        self._done = 0
+        self._begun: float | None = None
+
+    def add(self, more: int, note: str | None) -> None:
+        if self._begun is None:
+            self._begun = time.monotonic()
+        self._done += more
+        self._note = self._note if note is None else note
+
+    def __str__(self) -> str:
+        parts = [self._note] if self._note else []
+        passed = time.monotonic() - self._begun if self._begun is not None else 0.0
+        if self._unit and self._done and passed > 0:
+            parts.insert(0, f"{self._done / passed:,.0f} {self._unit}/s")
+        return "".join(f", {part}" for part in parts)
 
 
 def duration(seconds: float) -> str:
@@ -75,12 +119,13 @@ def _stderr() -> Console:
     return _console
 
 
-def _lines(title: str, total: int | None, unit: str, resumes: bool) -> Tick:
+def _lines(title: str, total: int | None, unit: str, resumes: bool, beside: _Beside) -> Tick:
     begun = last = time.monotonic()
     done = before = lines = 0
 
-    def tick(n: int) -> None:
+    def tick(n: int, more: int = 0, *, note: str | None = None) -> None:
         nonlocal begun, done, before, last, lines, resumes
+        beside.add(more, note)
         done += n
         now = time.monotonic()
         if resumes:
@@ -93,7 +138,7 @@ def _lines(title: str, total: int | None, unit: str, resumes: bool) -> Tick:
         # The first ones say too little about the rest to tell the time left.
         known = total and lines and done - before >= TELLING * (total - before)
         left = f", {duration((total - done) / rate)} left" if total and known else ""
-        say(f"  {title}: {done:,}{of} {unit}, {_rate(rate)}{left}")
+        say(f"  {title}: {done:,}{of} {unit}, {_rate(rate)}{beside}{left}")
         lines += 1
 
     return tick
@@ -104,7 +149,7 @@ def _rate(per_second: float) -> str:
 
 
 @contextmanager
-def _terminal_bar(title: str, total: int | None, unit: str, resumes: bool) -> Iterator[Tick]:
+def _terminal_bar(title: str, total: int | None, unit: str, resumes: bool, beside: _Beside) -> Iterator[Tick]:
     global _bars, _open
     from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
     from rich.text import Text
@@ -112,7 +157,7 @@ def _terminal_bar(title: str, total: int | None, unit: str, resumes: bool) -> It
     class Speed(ProgressColumn):
         def render(self, task: Task) -> Text:
             speed = task.finished_speed or task.speed
-            return Text(_rate(speed) if speed else "")
+            return Text(f"{_rate(speed) if speed else ''}{task.fields['beside']}".removeprefix(", "))
 
     class Done(ProgressColumn):
         def render(self, task: Task) -> Text:
@@ -132,11 +177,12 @@ def _terminal_bar(title: str, total: int | None, unit: str, resumes: bool) -> It
         )
         _bars.start()
     _open += 1
-    task = _bars.add_task(title, total=total, unit=unit)
+    task = _bars.add_task(title, total=total, unit=unit, beside=beside)
     shown = _bars
 
-    def tick(n: int) -> None:
+    def tick(n: int, more: int = 0, *, note: str | None = None) -> None:
         nonlocal resumes
+        beside.add(more, note)
         if resumes:
             resumes = False
             shown.reset(task, completed=n)
