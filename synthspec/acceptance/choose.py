@@ -1,4 +1,4 @@
-"""Which checkpoint is kept: measured acceptance decides, never the loss."""
+"""Which checkpoint is kept, and when no better one will come: measured acceptance decides, never the loss."""
 
 from __future__ import annotations
 
@@ -28,6 +28,26 @@ def choose(log: Sequence[Row]) -> int:
             max(kept, key=lambda entry: (entry["accept_len"].get("in_domain", 0.0), entry["step"]))["step"]
         )
     return max(general, key=lambda step: general[step].value)
+
+
+def drifted(log: Sequence[Row], drop: float, times: int) -> str | None:
+    """Why training shall end, if general acceptance has been lost for good.
+
+    Args:
+        log: the entry of step 0 and one a checkpoint.
+        drop: what may be lost, in tokens a verification step.
+        times: so many last checkpoints must each have lost more, with the whole 95% interval of the paired
+            difference from step 0.
+    """
+    last = [entry for entry in log[1:] if "counts" in entry][-times:]
+    changes = [_general_change(log[0], entry) for entry in last]
+    if len(changes) < times or any(change.high >= -drop for change in changes):
+        return None
+    worst = changes[-1]
+    return (
+        f"general acceptance fell by more than {drop:g} at {times} checkpoints in a row, at the last by "
+        f"{-worst.value:.2f} ({-worst.high:.2f} to {-worst.low:.2f})"
+    )
 
 
 def _general_change(start: Row, entry: Row) -> Estimate:

@@ -99,6 +99,7 @@ class RequestCounts(_Part):
 class LogEntry(TrainingEntry):
     first_guess: float | None = Field(None, description="mean probability of the right first token")
     counts: dict[str, RequestCounts] | None = Field(None, description="what accept_len was computed from")
+    stopped: str | None = Field(None, description="why training ended before its last step")
 
 
 class TrainingLog(_Part):
