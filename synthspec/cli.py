@@ -160,8 +160,15 @@ def produce(run: RunPath, runs: Runs = None, as_json: Json = False) -> None:
 
 @app.command()
 def train(run: RunPath, runs: Runs = None, as_json: Json = False) -> None:
-    """Train the drafter on the training set."""
-    _flow("train", run, runs, as_json)
+    """Train the drafter; on several GPUs: torchrun --nproc-per-node N -m synthspec train RUN."""
+    from synthspec.start import on_ranks, train_on_ranks
+
+    if not on_ranks():
+        _flow("train", run, runs, as_json)
+        return
+    _quiet_if(as_json)
+    if folder := train_on_ranks(run, runs):
+        _summary(folder, as_json)
 
 
 @app.command()
@@ -454,7 +461,6 @@ def worker_check(
 def _flow(name: str, path: Path, runs: Path | None, as_json: bool, **options: Any) -> None:
     """Run a flow; then print what the run folder holds, also where the gate refused."""
     from synthspec.errors import GateRefused
-    from synthspec.runfolders import show_table, summary
     from synthspec.start import run_flow
 
     _quiet_if(as_json)
@@ -465,13 +471,20 @@ def _flow(name: str, path: Path, runs: Path | None, as_json: bool, **options: An
         from synthspec.run import open_run
 
         folder, refused = open_run(path, runs).folder, error
+    _summary(folder, as_json)
+    if refused:
+        raise refused
+
+
+def _summary(folder: Path, as_json: bool) -> None:
+    """Print what a run folder holds."""
+    from synthspec.runfolders import show_table, summary
+
     found = summary(folder)
     if as_json:
         _print(found)
     else:
         _show(show_table(found))
-    if refused:
-        raise refused
 
 
 def _quiet_if(as_json: bool) -> None:

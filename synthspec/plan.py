@@ -338,7 +338,8 @@ def _tools_travel(grammars: list[Any], tokenizer: Any) -> str:
 
 
 def _sizes(run: Run, requests: list[Row], asked: list[tuple[Any, str, Asked]]) -> dict[str, int]:
-    """Tokens of prompts and completions, of those measured, trained on, and decoded on the way.
+    """Tokens of prompts and completions, of those measured, trained on, and decoded on the way; and how many
+    documents are trained on.
 
     Args:
         asked: the slots that the target fills before it answers.
@@ -348,6 +349,7 @@ def _sizes(run: Run, requests: list[Row], asked: list[tuple[Any, str, Asked]]) -
 
     spec = run.spec
     sizes = {"prompt": 0, "completion": 0, "measured": 0, "measured_prompt": 0, "trained": 0, "dev": 0}
+    documents = 0.0
     dev = Counter[str | None]()
     for row in requests:
         share = LENGTH_SHARE if row["purpose"] == "grammar" else 1.0
@@ -359,9 +361,11 @@ def _sizes(run: Run, requests: list[Row], asked: list[tuple[Any, str, Asked]]) -
         sizes["measured"] += round(answer * measured)
         sizes["measured_prompt"] += round(len(row["prompt_ids"]) * measured)
         sizes["trained"] += round((answer + len(row["prompt_ids"])) * (1 - measured))
+        documents += 1 - measured
         if not held and dev[row["grammar"]] < (DEV_OF_GRAMMAR if row["grammar"] else DEV_OF_REPLAY):
             dev[row["grammar"]] += 1
             sizes["dev"] += min(answer, TOKENS_ON_THE_WAY)
+    sizes["documents"] = max(1, round(documents))
     sizes["completion"] += sum(slot.values * slot.max_new_tokens for _, _, slot in asked)
     return sizes
 
@@ -396,10 +400,13 @@ def _minutes(run: Run, target: Row, drafter: Any, sizes: dict[str, int], speed: 
         minutes["generate"] = seconds / 60
     settings = run.spec.train
     size = drafter.block_size
-    blocks = settings.batch_documents * settings.anchors
+    documents = settings.batch_documents * settings.accumulate
+    blocks = documents * settings.anchors
     head = drafter.hidden_size * drafter.vocab_size
     a_step = 6 * blocks * (size * drafter.num_hidden_layers * _of_a_layer(drafter) + (size - 1) * head)
-    features = sizes["trained"] * a_token / (speed * PREFILL)
+    # Read once, or anew whenever a step wants them.
+    readings = settings.steps * documents / sizes["documents"] if settings.features_cache == "none" else 1
+    features = readings * sizes["trained"] * a_token / (speed * PREFILL)
     # A step that verifies reads a block to write one to `size` tokens.
     a_written = size / 2 * a_token / (speed * VERIFY)
     evaluations = 1 + math.ceil(settings.steps / settings.checkpoint_every)
@@ -414,15 +421,23 @@ def _minutes(run: Run, target: Row, drafter: Any, sizes: dict[str, int], speed: 
 def _disk(run: Run, drafter: Any, sizes: dict[str, int]) -> int:
     """Bytes that the run folder holds at its largest: tables, features of training, optimizer state, the
     drafter after every so many steps, export."""
+    import torch
+
     from synthspec.dflash.features import size_in_bytes
 
+    settings = run.spec.train
     tables = 6 * (sizes["prompt"] + sizes["completion"])
-    features = size_in_bytes(sizes["trained"], len(drafter.target_layer_ids), drafter.hidden_size)
+    features = 0
+    if settings.features_cache != "none":
+        dtype = getattr(torch, settings.features_cache)
+        taps = len(drafter.target_layer_ids)
+        features = size_in_bytes(sizes["trained"], taps, drafter.hidden_size, dtype=dtype)
     wide = drafter.hidden_size**2 * len(drafter.target_layer_ids)
     parameters = drafter.num_hidden_layers * _of_a_layer(drafter) + wide
-    checkpoints = math.ceil(run.spec.train.steps / run.spec.train.checkpoint_every)
-    # The state, 12 bytes a parameter, is written anew beside the old one.
-    return int(tables + features + parameters * (2 * 12 + 2 * 4 + 2 * checkpoints))
+    checkpoints = math.ceil(settings.steps / settings.checkpoint_every)
+    # The state, 12 bytes a parameter or with the mean of the weights 16, is written anew beside the old one.
+    state = 16 if settings.ema else 12
+    return int(tables + features + parameters * (2 * state + 2 * 4 + 2 * checkpoints))
 
 
 def _of_a_layer(drafter: Any) -> int:
@@ -452,7 +467,7 @@ def table(plan: Plan) -> Any:
     lines.add_row("requests", ", ".join(f"{n:,} {purpose}" for purpose, n in plan.requests.items()))
     tokens = f"{plan.prompt_tokens:,} of prompts, about {plan.completion_tokens:,} to write"
     lines.add_row("tokens", tokens)
-    disk = f"about {told_size(plan.disk_bytes)} while training, which keeps the target's features"
+    disk = f"about {told_size(plan.disk_bytes)} while training"
     lines.add_row("disk", f"{disk}; {told_size(plan.disk_free_bytes)} are free")
     if plan.minutes:
         total = sum(plan.minutes.values())

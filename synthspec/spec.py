@@ -231,10 +231,25 @@ class Train(Part):
     features: FeatureServer | None = Field(
         None, description="a SGLang server that reads the training set; by default this process does"
     )
+    features_cache: Literal["bfloat16", "float32", "none"] = Field(
+        "bfloat16",
+        description="how the target's features are kept on disk while training lasts; `none`: not at all, the "
+        "target reads each step's samples anew",
+    )
+    features_limit_gb: float = Field(500.0, gt=0, description="refuse to keep more features than this")
     steps: int = Field(300, ge=1)
-    batch_documents: int = Field(8, ge=1, description="samples a step")
+    batch_documents: int = Field(8, ge=1, description="samples a batch; processes share it")
+    accumulate: int = Field(
+        1, ge=1, description="batches a step: the step is that of one batch so many times as large"
+    )
     anchors: int = Field(24, ge=1, description="blocks drawn from each sample")
-    learning_rate: float = Field(5e-4, gt=0)
+    optimizer: Literal["adamw", "muon"] = Field(
+        "adamw", description="`muon`: for the matrices of the layers, AdamW for all else"
+    )
+    learning_rate: float = Field(5e-4, gt=0, description="the highest, of both optimizers")
+    schedule: Literal["cosine", "wsd"] = Field(
+        "cosine", description="how it falls after warm-up; `wsd`: not before the last steps, `cooldown`"
+    )
     negatives: int | None = Field(
         None,
         ge=1,
@@ -242,10 +257,33 @@ class Train(Part):
         "does not hold: faster on a CPU; by default all stand for themselves",
     )
     warmup: Share = Field(0.04, description="share of the steps")
+    cooldown: Share = Field(0.2, description="share of the steps in which `wsd` falls")
+    clip: float = Field(1.0, gt=0, description="largest norm of a step's gradient")
+    ema: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="decay a step of the mean of the weights on their way, which is then what is measured and "
+        "kept, such as 0.99; by default the weights themselves are",
+    )
+    shard: bool = Field(
+        False,
+        description="spread weights and optimizer over the processes of torchrun (FSDP2), for drafters that "
+        "one GPU cannot train; else each has all (DDP)",
+    )
     loss_gamma: float | None = Field(
         None, gt=0, description="decay of the loss over the block, exp(-(k-1)/gamma); by default by its size"
     )
     checkpoint_every: int = Field(50, ge=1, description="steps")
+    stop_on_drift: int | None = Field(
+        None,
+        ge=1,
+        description="end training when general acceptance has fallen by more than gate.ood_drop, with the "
+        "whole interval, at so many checkpoints in a row; by default all steps are taken",
+    )
+    track: Literal["tensorboard", "trackio"] | None = Field(
+        None, description="what else is to show curves; must be installed"
+    )
     interpolation: float = Field(
         1.0,
         gt=0,
@@ -253,6 +291,18 @@ class Train(Part):
         description="how far weights go from the start to where training leads; below 1 the drafter keeps "
         "more of what it knew, and learns a little less",
     )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Train:
+        if self.features and self.features_cache == "none":
+            raise ValueError(
+                "features of a server are kept on disk; take bfloat16 for features_cache, or remove features"
+            )
+        if self.schedule == "wsd" and self.warmup + self.cooldown > 1:
+            raise ValueError(
+                f"warmup {self.warmup:g} and cooldown {self.cooldown:g} are more than all steps; lower one"
+            )
+        return self
 
 
 class Gate(Part):

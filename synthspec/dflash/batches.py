@@ -77,6 +77,7 @@ def draw(
     decay: Tensor,
     seed: int,
     step: int,
+    part: slice = slice(None),
 ) -> Batch:
     """Draw anchors in the chosen documents and gather their blocks.
 
@@ -85,12 +86,14 @@ def draw(
 
     Args:
         decay: float32 [S − 1], the weight of each guess.
+        part: gather these of the chosen documents alone; their blocks are the same as if all were gathered.
     """
     dice = _dice(seed + 1, step)
     drawn = []
     for document in chosen:
         possible = documents[document].anchors()
         drawn.append(possible[torch.randperm(len(possible), generator=dice)[:anchors]].sort().values)
+    chosen, drawn = chosen[part], drawn[part]
     blocks = max(map(len, drawn))
     longest = max(len(documents[document].ids) for document in chosen)
     rows = len(chosen)

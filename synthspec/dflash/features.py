@@ -1,11 +1,11 @@
-"""The target's features of a training set: kept in one file while training lasts, read by memory map."""
+"""The target's features of a training set: kept in one file while training lasts, or read anew at each step."""
 
 from __future__ import annotations
 
 import errno
 import os
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from synthspec.dflash import ranks
 from synthspec.dflash.loss import softmax_of_head
 from synthspec.errors import Stopped
 from synthspec.targets.causal import CausalModel
@@ -27,27 +28,68 @@ BEGINNING = 24  # tokens by which documents are told to begin alike
 
 @dataclass(frozen=True)
 class Features:
-    """Tapped hidden states of many documents, one after the other.
+    """Tapped hidden states of documents, one after the other.
 
     Args:
-        states: bfloat16 [tokens, K · hidden].
-        starts: where each document begins in `states`; one more entry ends the last.
-        expected: by document, bfloat16 [tokens, hidden]: softmax · head of what the target foresaw at each
-            token, zeros at the first.
+        states: [tokens, K · hidden], bfloat16, float32, or as the target computes.
+        starts: where each document begins in `states`, and, at the number behind its own, where it ends.
+        expected: by document, [tokens, hidden] of the same kind: softmax · head of what the target foresaw at
+            each token, zeros at the first.
     """
 
     states: Tensor
-    starts: list[int]
+    starts: Sequence[int] | Mapping[int, int]
     expected: dict[int, Tensor]
 
     def of(self, document: int) -> Tensor:
         """[tokens of the document, K · hidden]."""
         return self.states[self.starts[document] : self.starts[document + 1]]
 
+    def only(self, chosen: Collection[int]) -> Features:
+        """What is needed for these documents: all is there already."""
+        return self
 
-def size_in_bytes(tokens: int, taps: int, hidden: int) -> int:
-    """Bytes that the features of so many tokens take on disk (bfloat16)."""
-    return 2 * tokens * taps * hidden
+
+@dataclass(frozen=True)
+class Online:
+    """Features that are read when a step wants them, and kept nowhere.
+
+    Args:
+        model: the target.
+        documents: token ids.
+        taps: 0-based decoder layers whose outputs are wanted.
+        soft: documents of which what the target foresaw is wanted too.
+    """
+
+    model: CausalModel
+    documents: Sequence[Sequence[int]]
+    taps: Sequence[int]
+    soft: Collection[int] = ()
+
+    def only(self, chosen: Collection[int]) -> Features:
+        """Read these documents; their features are of the target's dtype."""
+        documents = {i: self.documents[i] for i in sorted(set(chosen))}
+        starts: dict[int, int] = {}
+        end = 0
+        for i, ids in documents.items():
+            starts[i], end = end, end + len(ids)
+            starts[i + 1] = end
+        width, dtype = len(self.taps) * self.model.config.hidden_size, self.model.dtype
+        soft = {i for i in documents if i in self.soft}
+        expected = {i: torch.empty(len(documents[i]), width // len(self.taps), dtype=dtype) for i in soft}
+        found = Features(torch.empty(end, width, dtype=dtype), starts, expected)
+        for how, which in _jobs(self.model, documents, self.taps, soft):
+            _fill(self.model, found, documents, how, which)
+        return found
+
+
+def size_in_bytes(tokens: int, taps: int, hidden: int, *, soft: int = 0, dtype: torch.dtype) -> int:
+    """Bytes that the features of so many tokens take on disk.
+
+    Args:
+        soft: those of the tokens of which what the target foresaw is kept too.
+    """
+    return (tokens * taps + soft) * hidden * dtype.itemsize
 
 
 def extract(
@@ -59,18 +101,21 @@ def extract(
     *,
     soft: Collection[int] = (),
     read: Reader | None = None,
+    dtype: torch.dtype = torch.bfloat16,
 ) -> Features:
     """Read every document with the target and keep its tapped layers.
 
-    Documents that begin alike are read together, and their common beginning once.
+    Documents that begin alike are read together, and their common beginning once.  Several ranks read a share
+    each, and all see the whole file.
 
     Args:
         documents: token ids.
         taps: 0-based decoder layers whose outputs are kept.
         path: the file to write; its former content is replaced.
         tick: called with the number of documents done.
-        soft: documents of which to keep, in memory, what the target foresaw.
+        soft: documents of which to keep, behind all taps, what the target foresaw.
         read: gives the taps of those that are not soft; by default the model does.
+        dtype: of what is kept.
 
     Raises:
         Stopped: the disk has too little room.
@@ -78,32 +123,64 @@ def extract(
     starts = [0]
     for ids in documents:
         starts.append(starts[-1] + len(ids))
-    width = len(taps) * model.config.hidden_size
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        states = _reserve(path, starts[-1], width)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        path.unlink(missing_ok=True)
-        need = size_in_bytes(starts[-1], len(taps), model.config.hidden_size) / 1e9
-        raise Stopped(f"the features need {need:.1f} GB at {path}: free that much, then run again") from None
+    hidden = model.config.hidden_size
+    size = size_in_bytes(starts[-1], len(taps), hidden, soft=sum(len(documents[i]) for i in soft), dtype=dtype)
+    ranks.on_first(lambda: _reserve(path, size))
+    kept = torch.from_file(str(path), shared=True, size=size // dtype.itemsize, dtype=dtype).view(-1, hidden)
+    first = starts[-1] * len(taps)
     expected: dict[int, Tensor] = {}
+    for i in sorted(soft):
+        expected[i] = kept[first : first + len(documents[i])]
+        first += len(documents[i])
+    states = kept[: starts[-1] * len(taps)].view(-1, len(taps) * hidden)
+    found = Features(states, starts, expected)
+    jobs = _jobs(model, dict(enumerate(documents)), taps, soft, read)
+
+    def work() -> None:
+        for place in range(0, len(jobs), ranks.count()):
+            row = jobs[place : place + ranks.count()]
+            if ranks.rank() < len(row):
+                how, which = row[ranks.rank()]
+                _fill(model, found, documents, how, which)
+            tick(sum(len(which) for _, which in row))
+
+    ranks.together(work)
+    return found
+
+
+def _jobs(
+    model: CausalModel,
+    documents: Mapping[int, Sequence[int]],
+    taps: Sequence[int],
+    soft: Collection[int],
+    read: Reader | None = None,
+) -> list[tuple[Reader, list[int]]]:
+    """Which documents are read together, and by what."""
     inside = partial(_read, model, [*taps, len(model.layers) - 1] if soft else list(taps))
-    elsewhere = [i for i in range(len(documents)) if read and i not in soft]
-    here = sorted(set(range(len(documents))) - set(elsewhere))
-    for how, places in ((read or inside, elsewhere), (inside, here)):
-        for batch in batches([documents[i] for i in places]):
-            which = [places[n] for n in batch]
-            for i, own in zip(which, how([documents[i] for i in which]), strict=True):
-                states[starts[i] : starts[i + 1]] = own[:, :width].to(states.dtype)
-                if i in soft:
-                    foreseen = model.model.get_decoder().norm(own[:-1, width:])
-                    rows_of_head = softmax_of_head(foreseen, model.head.weight)[0]
-                    foreseen = torch.cat([torch.zeros_like(rows_of_head[:1]), rows_of_head])
-                    expected[i] = foreseen.to(states.dtype)
-            tick(len(batch))
-    return Features(states, starts, expected)
+    elsewhere = [i for i in documents if read and i not in soft]
+    here = sorted(documents.keys() - set(elsewhere))
+    return [
+        (how, [places[n] for n in batch])
+        for how, places in ((read or inside, elsewhere), (inside, here))
+        for batch in batches([documents[i] for i in places])
+    ]
+
+
+def _fill(
+    model: CausalModel,
+    features: Features,
+    documents: Mapping[int, Sequence[int]] | Sequence[Sequence[int]],
+    how: Reader,
+    which: Sequence[int],
+) -> None:
+    """Read documents into the places that `features` has for them."""
+    width = features.states.shape[-1]
+    for i, own in zip(which, how([documents[i] for i in which]), strict=True):
+        features.of(i).copy_(own[:, :width])
+        if i in features.expected:
+            foreseen = model.model.get_decoder().norm(own[:-1, width:])
+            features.expected[i][:1] = 0
+            features.expected[i][1:] = softmax_of_head(foreseen, model.head.weight)[0]
 
 
 def _read(model: CausalModel, layers: Sequence[int], documents: Sequence[Sequence[int]]) -> list[Tensor]:
@@ -131,12 +208,23 @@ def batches(documents: Sequence[Sequence[int]]) -> list[list[int]]:
     return found
 
 
-def _reserve(path: Path, tokens: int, width: int) -> Tensor:
-    """A memory-mapped bfloat16 tensor [tokens, width] whose blocks the disk has promised."""
-    with path.open("wb") as stream:
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(stream.fileno(), 0, max(2 * tokens * width, 1))
-        else:
-            stream.truncate(2 * tokens * width)
-    flat = torch.from_file(str(path), shared=True, size=tokens * width, dtype=torch.bfloat16)
-    return flat.view(tokens, width)
+def _reserve(path: Path, size: int) -> None:
+    """Make a file of so many bytes whose blocks the disk has promised.
+
+    Raises:
+        Stopped: it has too few.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with path.open("wb") as stream:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(stream.fileno(), 0, max(size, 1))
+            else:
+                stream.truncate(size)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        path.unlink(missing_ok=True)
+        raise Stopped(
+            f"the features need {size / 1e9:.1f} GB at {path}: free that much, then run again"
+        ) from None

@@ -6,17 +6,20 @@ import copy
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from synthspec.dflash import ranks
 from synthspec.dflash.batches import Document
 from synthspec.dflash.checkpoint import WEIGHTS, check_fits, load, save
-from synthspec.dflash.features import Reader, extract
+from synthspec.dflash.features import Features, Online, Reader, extract, size_in_bytes
 from synthspec.dflash.model import Drafter
-from synthspec.dflash.train import STATE, fit
+from synthspec.dflash.state import STATE
+from synthspec.dflash.train import fit
 from synthspec.errors import UserError
 from synthspec.files import is_folder, write_json
 from synthspec.samples.schema import read_rows
@@ -111,14 +114,17 @@ def midtrain(
     root: Path | None = None,
     evaluate: Callable[[Drafter], Row] | None = None,
     choose: Callable[[Sequence[Row]], int] = lambda log: int(log[-1]["step"]),
-    tick: Callable[[int], None] = lambda n: None,
+    stop: Callable[[Sequence[Row]], str | None] = lambda log: None,
+    tick: Callable[[int, int], None] = lambda n, tokens: None,
+    told: Callable[[int, dict[str, float]], None] | None = None,
     reading: Callable[[int], None] = lambda n: None,
     reader: Callable[[Sequence[int]], Reader] | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Row:
     """Mid-train the starting drafter on a training set and keep its best checkpoint.
 
     Measured acceptance chooses it, never the loss.  Killed and started again, training goes on from its
-    last checkpoint.
+    last checkpoint.  On several ranks all must call; rank 0 writes.
 
     Args:
         trainset: `train.parquet`, rows of `samples.schema.SAMPLES`.
@@ -126,83 +132,159 @@ def midtrain(
         evaluate: measures a drafter in the target's dtype on requests of its own, as
             `acceptance.measure.on_the_way` does; called at each checkpoint.
         choose: the step to keep, from the log that `train.fit` gives; by default the last.
-        tick: called with the number of steps done.
+        stop, tick, told: as in `train.fit`.
         reading: called with the number of samples whose features have been read.
         reader: gives for the drafter's taps what reads them of documents that were held to a grammar; by
             default the target itself does.
+        say: called with a line for the person.
 
     Returns:
         `steps` as `train.fit` logs them, and `chosen_step`.
 
     Raises:
-        UserError: as `read_documents` and `load_start`, or the set was made by another target.
+        UserError: as `read_documents`, `load_start` and `train.fit`, the set was made by another target, or its
+            features are more than `settings.features_limit_gb`.
         Stopped: the disk is full.
     """
     done = out / "log.json"
     made = [done, *(out / "final" / name for name in ("config.json", WEIGHTS))]
-    if not all(path.is_file() for path in made):
-        _train(trainset, target, settings, out, seed, root, evaluate, choose, tick, reading, reader)
-    for path in (out / FEATURES, out / STATE):
-        path.unlink(missing_ok=True)
-    for folder in out.glob("step-*"):
-        shutil.rmtree(folder)
+    ranks.check_device(target.model.device)
+    if not ranks.tell(all(path.is_file() for path in made)):
+        prepared = ranks.together(lambda: _prepare(trainset, target, settings, root, reader))
+        features = _features(prepared, target, settings, out, reading, say)
+        _train(prepared, features, target, settings, out, seed, evaluate, choose, stop, tick, told)
+
+    def clear() -> None:
+        for path in (out / FEATURES, out / STATE):
+            path.unlink(missing_ok=True)
+        for folder in out.glob("step-*"):
+            shutil.rmtree(folder)
+
+    ranks.on_first(clear)
     result: Row = json.loads(done.read_text(encoding="utf-8"))
     return result
 
 
-def _train(
+@dataclass(frozen=True)
+class _Prepared:
+    """What is trained on what.
+
+    Args:
+        start: the starting drafter, on the target's device.
+        texts: token ids of each document.
+        free: the documents that were not held to a grammar.
+        read: reads the features of the others, if it is not the target.
+    """
+
+    start: Drafter
+    documents: list[Document]
+    texts: list[list[int]]
+    free: set[int]
+    read: Reader | None
+
+
+def _prepare(
     trainset: Path,
     target: LoadedTarget,
     settings: Train,
-    out: Path,
-    seed: int,
     root: Path | None,
-    evaluate: Callable[[Drafter], Row] | None,
-    choose: Callable[[Sequence[Row]], int],
-    tick: Callable[[int], None],
-    reading: Callable[[int], None],
     reader: Callable[[Sequence[int]], Reader] | None,
-) -> None:
-    """Train, choose, and write `final/`; `log.json` is written last and says that all is there."""
+) -> _Prepared:
     rows = read_rows(trainset)
-    drafter = load_start(settings, target, root)
-    config = drafter.config
-    documents = read_documents(rows, trainset, config.mask_token_id)
+    start = load_start(settings, target, root)
+    documents = read_documents(rows, trainset, start.config.mask_token_id)
     others = {row["lineage"]["target"] for row in rows} - {target.fingerprint}
     if others:
         raise UserError(
             f"{trainset} was answered by another target ({', '.join(sorted(others))}) than the spec's "
             f"({target.fingerprint}): generate it again, or set target back to what it was"
         )
-    model = target.model
-    drafter = drafter.to(model.device)
+    read = reader(start.config.target_layer_ids) if reader else None
+    # Under a constraint the target's choice is the engine's too; elsewhere all that it weighed is its own.
+    free = {number for number, row in enumerate(rows) if not row["held"]}
+    texts = [row["input_ids"] for row in rows]
+    return _Prepared(start.to(target.model.device), documents, texts, free, read)
 
-    start = copy.deepcopy(drafter)
+
+def _features(
+    prepared: _Prepared,
+    target: LoadedTarget,
+    settings: Train,
+    out: Path,
+    reading: Callable[[int], None],
+    say: Callable[[str], None],
+) -> Features | Online:
+    """The target's features, kept on disk or read when they are wanted.
+
+    Raises:
+        UserError: they are more than the person wants to keep.
+        Stopped: the disk has too little room.
+    """
+    taps, texts, free = prepared.start.config.target_layer_ids, prepared.texts, prepared.free
+    if settings.features_cache == "none":
+        reading(len(texts))
+        return Online(target.model, texts, taps, free)
+    path, dtype = out / FEATURES, getattr(torch, settings.features_cache)
+    tokens, hidden = sum(map(len, texts)), target.model.config.hidden_size
+    soft = sum(len(texts[number]) for number in free)
+    need = size_in_bytes(tokens, len(taps), hidden, soft=soft, dtype=dtype) / 1e9
+
+    def check() -> None:
+        if need > settings.features_limit_gb:
+            raise UserError(
+                f"train.features_limit_gb: the features of {tokens:,} tokens need {need:,.3g} GB at {path}, "
+                f"more than {settings.features_limit_gb:g}: raise it, train on fewer rows, or set "
+                "train.features_cache to none, and the target reads each step's samples anew"
+            )
+        say(f"  features of {tokens:,} tokens, {len(taps)} layers of {hidden}: {need:,.3g} GB at {path}")
+
+    ranks.on_first(check)
+    return extract(target.model, texts, taps, path, reading, soft=free, read=prepared.read, dtype=dtype)
+
+
+def _train(
+    prepared: _Prepared,
+    features: Features | Online,
+    target: LoadedTarget,
+    settings: Train,
+    out: Path,
+    seed: int,
+    evaluate: Callable[[Drafter], Row] | None,
+    choose: Callable[[Sequence[Row]], int],
+    stop: Callable[[Sequence[Row]], str | None],
+    tick: Callable[[int, int], None],
+    told: Callable[[int, dict[str, float]], None] | None,
+) -> None:
+    """Train, choose, and write `final/`; `log.json` is written last and says that all is there."""
+    model, drafter = target.model, prepared.start
+    # Others than rank 0 never look back.
+    start = copy.deepcopy(drafter) if ranks.rank() == 0 else drafter
 
     def served(current: Drafter) -> Row:
         assert evaluate is not None
         return evaluate(between(start, current, settings.interpolation).to(model.dtype))
 
-    texts = [row["input_ids"] for row in rows]
-    # Under a constraint the target's choice is the engine's too; elsewhere all that it weighed is its own.
-    free = {number for number, row in enumerate(rows) if not row["held"]}
-    taps = config.target_layer_ids
-    read = reader(taps) if reader else None
-    features = extract(model, texts, taps, out / FEATURES, reading, soft=free, read=read)
+    def keep(current: Drafter, step: int) -> None:
+        save(between(start, current, settings.interpolation), out / f"step-{step:06}")
+
     log = fit(
         drafter,
         model,
-        documents,
+        prepared.documents,
         features,
         settings,
         out,
         seed,
         evaluate=served if evaluate else None,
-        keep=lambda current, step: save(
-            between(start, current, settings.interpolation), out / f"step-{step:06}"
-        ),
+        keep=keep,
+        stop=stop,
         tick=tick,
+        told=told,
     )
-    chosen = choose(log)
-    save(load(out / f"step-{chosen:06}"), out / "final")
-    write_json(out / "log.json", {"version": 1, "steps": log, "chosen_step": chosen})
+
+    def finish() -> None:
+        chosen = choose(log)
+        save(load(out / f"step-{chosen:06}"), out / "final")
+        write_json(out / "log.json", {"version": 1, "steps": log, "chosen_step": chosen})
+
+    ranks.on_first(finish)

@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
-from safetensors.torch import save as to_bytes
-from torch import Tensor
+from torch import Tensor, nn
 
+from synthspec.dflash import ranks
 from synthspec.dflash.batches import Batch, Document, documents_of_step, draw
-from synthspec.dflash.features import Features
+from synthspec.dflash.features import Features, Online
 from synthspec.dflash.loss import Among, decay, draw_among, head_cross_entropy, multiplies_bfloat16, usual_gamma
 from synthspec.dflash.model import Drafter
+from synthspec.dflash.optimize import Named, follow, learning_rate, optimizers, set_learning_rate
+from synthspec.dflash.state import resume, save_state
 from synthspec.errors import UserError
-from synthspec.files import whole
 from synthspec.spec import Train
 from synthspec.targets.causal import CausalModel
 
-STATE = "state.safetensors"
-
-
-def learning_rate(step: int, settings: Train) -> float:
-    """Linear warm-up, then cosine to a twentieth."""
-    warmup = max(1, round(settings.warmup * settings.steps))
-    if step < warmup:
-        return settings.learning_rate * (step + 1) / warmup
-    done = (step - warmup) / max(1, settings.steps - warmup)
-    return settings.learning_rate * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done)))
-
+Row = dict[str, Any]
 
 SOFT = 0.5  # share of the target's own distribution in what is learned, where it was kept
 
@@ -73,115 +62,205 @@ def _places(batch: Batch) -> Tensor:
     return torch.arange(longest, device=batch.features.device).expand(rows, -1)
 
 
+class Step(nn.Module):
+    """Drafter and loss as one module, whose forward pass is all of a step: what ranks spread."""
+
+    def __init__(self, drafter: Drafter, model: CausalModel) -> None:
+        super().__init__()
+        self.drafter = drafter
+        self._model = model
+
+    def forward(self, batch: Batch, among: Among | None) -> tuple[Tensor, float]:
+        return block_loss(self.drafter, self._model, batch, among)
+
+
+def gradient(
+    step: nn.Module, batches: Sequence[Callable[[], Batch]], among: Among | None = None
+) -> tuple[float, float]:
+    """Leave in every weight of a `Step` the gradient of the mean loss over all batches of all ranks.
+
+    The mean is over the weights of all guesses together, Σ total / Σ weights, so it does not depend on how they
+    are cut into batches and ranks: each adds the gradient of its total, and the sum is divided in the end.
+
+    Args:
+        batches: give this rank's batches, on the target's device, one after the other.
+
+    Returns:
+        The mean loss, and the mean probability of the right first token.
+    """
+    if len(batches) == 1 and ranks.count() == 1:
+        loss, odds = step(batches[0](), among)
+        loss.backward()
+        return float(loss.detach()), odds
+    sums = [0.0] * 4
+    for number, drawn in enumerate(batches):
+        batch = drawn()
+        weight, firsts = float(batch.weights.sum()), float((batch.weights[..., 0] > 0).sum())
+        with ranks.alone(step) if number + 1 < len(batches) else nullcontext():
+            loss, odds = step(batch, among)
+            (loss * weight).backward()
+        parts = float(loss.detach()) * weight, weight, odds * firsts if firsts else 0.0, firsts
+        sums = [one + more for one, more in zip(sums, parts, strict=True)]
+    total, weight, odds, firsts = ranks.total(sums)
+    for parameter in step.parameters():
+        if parameter.grad is not None:
+            parameter.grad.mul_(ranks.count() / weight)  # ranks have left the mean of theirs
+    return total / weight, odds / firsts
+
+
 def fit(
     drafter: Drafter,
     model: CausalModel,
     documents: Sequence[Document],
-    features: Features,
+    features: Features | Online,
     settings: Train,
     out: Path,
     seed: int,
     *,
-    evaluate: Callable[[Drafter], dict[str, Any]] | None = None,
+    evaluate: Callable[[Drafter], Row] | None = None,
     keep: Callable[[Drafter, int], None] | None = None,
-    tick: Callable[[int], None] = lambda n: None,
-) -> list[dict[str, Any]]:
+    stop: Callable[[Sequence[Row]], str | None] = lambda log: None,
+    tick: Callable[[int, int], None] = lambda n, tokens: None,
+    told: Callable[[int, dict[str, float]], None] | None = None,
+) -> list[Row]:
     """Train a drafter, in place, and return the log.
 
     Killed and started again it goes on from its last checkpoint, and ends with the same weights, since
-    a step draws everything from the seed and its own number.
+    a step draws everything from the seed and its own number.  On several ranks each takes its share of a step's
+    documents; rank 0 alone calls what is given here, and writes.
 
     Args:
         documents: what to learn from, with their `features` in the same order.
         out: folder of the resumable state.
         evaluate: gives what the log shall say of a drafter's acceptance; called at each checkpoint.
-        keep: called at each checkpoint with the drafter and its step.
-        tick: called with the number of steps done.
+        keep: called at each checkpoint with the drafter and its step.  With `settings.ema` both get the mean of
+            the weights on their way.
+        stop: says from the log, at each checkpoint, why training shall end before its last step, if it shall.
+        tick: called with the number of steps done and the tokens of their documents.
+        told: called after each step, and at each checkpoint, with the step and what is known then by name.
 
     Returns:
         One entry a checkpoint, and one for step 0: `step`, `loss` and `first_guess` (means since the
-        entry before), and what `evaluate` gave.
+        entry before), what `evaluate` gave, and `stopped`, why it was the last.
+
+    Raises:
+        UserError: there are more ranks than documents in a batch, or the state in `out` is of another training.
+        Stopped: the disk is full; the state written before is as it was.
     """
+    size = settings.batch_documents
+    if size < ranks.count():
+        raise UserError(
+            f"train.batch_documents: {size} samples cannot be shared among {ranks.count()} processes: raise "
+            "it, or start fewer"
+        )
     block_size = drafter.config.block_size
     weights = decay(block_size, settings.loss_gamma or usual_gamma(block_size))
-    optimizer = torch.optim.AdamW(
-        drafter.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
-    )
+    step_of = ranks.spread(Step(drafter, model), model.device, shard=settings.shard)
+    moved_by = optimizers(drafter, settings)
+    mean: Named | None = None
+    if settings.ema:
+        mean = {name: weight.detach().clone() for name, weight in drafter.named_parameters()}
     known = torch.cat([document.ids for document in documents]).unique()
-    log = _resume(drafter, optimizer, out)
+
+    def judged() -> Drafter:
+        """What is measured and kept; every rank must ask."""
+        if mean is None and not (settings.shard and ranks.count() > 1):
+            return drafter
+        return _gathered(drafter, dict(drafter.named_parameters()) if mean is None else mean)
+
+    log = ranks.together(lambda: resume(drafter, moved_by, mean, out))
     if not log:
-        log = [{"step": 0} | (evaluate(drafter) if evaluate else {})]
+        start = judged()
+        log = [ranks.on_first(lambda: {"step": 0} | (evaluate(start) if evaluate else {}))]
+    if "stopped" in log[-1]:
+        return log
     first = log[-1]["step"]
-    tick(first)
+    if ranks.rank() == 0:
+        tick(first, 0)
     losses: list[float] = []
     guesses: list[float] = []
     for step in range(first, settings.steps):
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, settings)
-        chosen = documents_of_step(len(documents), settings.batch_documents, step, seed)
-        batch = draw(
-            documents,
-            features,
-            chosen,
-            anchors=settings.anchors,
-            block_size=block_size,
-            decay=weights,
-            seed=seed,
-            step=step,
-        )
+        set_learning_rate(moved_by, rate := learning_rate(step, settings))
+        chosen = documents_of_step(len(documents), size * settings.accumulate, step, seed)
         among = None
         if settings.negatives is not None:
             dice = torch.Generator().manual_seed(seed * 1_000_003 + step)
             among = draw_among(known, drafter.config.vocab_size, settings.negatives, dice)
-        loss, odds = block_loss(drafter, model, batch.to(model.device), among)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(drafter.parameters(), 1.0)
-        optimizer.step()
-        losses.append(float(loss.detach()))
+
+        def batch(place: int, chosen: list[int] = chosen, step: int = step) -> Batch:
+            """This rank's share of the documents from a place in the step's."""
+            mine = ranks.share(size)
+            part = slice(place + mine.start, place + mine.stop)
+            return draw(
+                documents,
+                features.only(chosen[part]),
+                chosen,
+                anchors=settings.anchors,
+                block_size=block_size,
+                decay=weights,
+                seed=seed,
+                step=step,
+                part=part,
+            ).to(model.device)
+
+        for optimizer in moved_by:
+            optimizer.zero_grad(set_to_none=True)
+        loss, odds = gradient(step_of, [partial(batch, place) for place in range(0, len(chosen), size)], among)
+        norm = ranks.whole(nn.utils.clip_grad_norm_(drafter.parameters(), settings.clip))
+        for optimizer in moved_by:
+            optimizer.step()
+        if mean is not None and settings.ema:
+            follow(mean, drafter.named_parameters(), step, settings.ema)
+        losses.append(loss)
         guesses.append(odds)
-        tick(1)
+        if ranks.rank() == 0:
+            tick(1, sum(len(documents[document].ids) for document in chosen))
+            if told:
+                numbers = {"loss": loss, "first_guess": odds, "learning_rate": rate}
+                told(step + 1, numbers | {"gradient_norm": float(norm)})
         if (step + 1) % settings.checkpoint_every == 0 or step + 1 == settings.steps:
-            entry: dict[str, Any] = {
+            entry: Row = {
                 "step": step + 1,
                 "loss": sum(losses) / len(losses),
                 "first_guess": sum(guesses) / len(guesses),
             }
             losses, guesses = [], []
-            if evaluate:
-                entry |= evaluate(drafter)
-            if keep:
-                keep(drafter, step + 1)
-            log.append(entry)
-            _save_state(drafter, optimizer, log, out)
+            may_stop = stop if step + 1 < settings.steps else None
+            judge = partial(_judge, judged(), entry, log, evaluate, keep, may_stop, told)
+            log.append(ranks.on_first(judge))
+            save_state(drafter, moved_by, mean, log, out)
+            if "stopped" in log[-1]:
+                break
     return log
 
 
-def _save_state(drafter: Drafter, optimizer: torch.optim.AdamW, log: list[dict[str, Any]], out: Path) -> None:
-    tensors = {f"weight.{name}": parameter.detach() for name, parameter in drafter.named_parameters()}
-    for name, parameter in drafter.named_parameters():
-        for key, value in optimizer.state[parameter].items():
-            tensors[f"{key}.{name}"] = value.detach()
-    with whole(out / STATE) as part:
-        flat = {name: tensor.to("cpu").contiguous() for name, tensor in tensors.items()}
-        part.write_bytes(to_bytes(flat, {"log": json.dumps(log)}))
+def _gathered(drafter: Drafter, weights: Named) -> Drafter:
+    """On rank 0, a drafter with these weights, each of them whole."""
+    found = Drafter(drafter.config).to(drafter.fc.weight.device) if ranks.rank() == 0 else None
+    own = dict(found.named_parameters()) if found else {}
+    for name, weight in weights.items():
+        full = ranks.whole(weight.detach())
+        if found:
+            own[name].data.copy_(full)
+    return found or drafter
 
 
-def _resume(drafter: Drafter, optimizer: torch.optim.AdamW, out: Path) -> list[dict[str, Any]]:
-    """Take up the last state in `out`, if there is one; return its log."""
-    path = out / STATE
-    if not path.exists():
-        return []
-    try:
-        tensors = load_file(path)
-        with safe_open(path, "pt") as file:
-            log: list[dict[str, Any]] = json.loads(file.metadata()["log"])
-    except (SafetensorError, OSError, KeyError, ValueError):
-        raise UserError(f"{path} is damaged: remove it, and training begins again") from None
-    with torch.no_grad():
-        for name, parameter in drafter.named_parameters():
-            parameter.copy_(tensors[f"weight.{name}"])
-            keys = ("step", "exp_avg", "exp_avg_sq")
-            state = {key: tensors[f"{key}.{name}"] for key in keys}
-            optimizer.state[parameter] = {key: value.to(parameter.device) for key, value in state.items()}
-    return log
+def _judge(
+    drafter: Drafter,
+    entry: Row,
+    log: Sequence[Row],
+    evaluate: Callable[[Drafter], Row] | None,
+    keep: Callable[[Drafter, int], None] | None,
+    stop: Callable[[Sequence[Row]], str | None] | None,
+    told: Callable[[int, dict[str, float]], None] | None,
+) -> Row:
+    """The entry of a checkpoint, with what is measured of its drafter and whether training ends with it."""
+    if evaluate:
+        entry |= evaluate(drafter)
+    if keep:
+        keep(drafter, entry["step"])
+    if told and "accept_len" in entry:
+        told(entry["step"], {f"accept_len/{name}": value for name, value in entry["accept_len"].items()})
+    if stop and (why := stop([*log, entry])):
+        entry["stopped"] = why
+    return entry

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,8 +19,11 @@ from synthspec.stages.table import MEASURED, NAMES, Settings, Stage, stage_named
 from synthspec.yamlfile import brief
 
 
-def execute(run: Run, name: str) -> Counts:
+def execute(run: Run, name: str, work: Callable[[Run], Counts] | None = None) -> Counts:
     """Do one stage, unless it is done already.
+
+    Args:
+        work: does it in the place of the stage's own.
 
     Raises:
         UserError: an earlier stage is not done, or this one was done with other settings or inputs.
@@ -45,7 +48,7 @@ def execute(run: Run, name: str) -> Counts:
     run.manifest.stages[name] = record
     run.save()
     begun = datetime.now(UTC)
-    counts = stage.work(run)
+    counts = (work or stage.work)(run)
     run.enter(name, counts)
     record.outputs = dict(_digests(run, [made for made in stage.outputs if run.path(made).exists()]))
     record.finished = _now()

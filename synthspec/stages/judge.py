@@ -65,7 +65,7 @@ def drafter_facts(run: Run) -> Row:
         "block_size": config["block_size"],
         "taps": config["dflash_config"]["target_layer_ids"],
         "start": run.spec.train.start,
-        "steps": run.spec.train.steps,
+        "steps": log["steps"][-1]["step"],
         "chosen_step": log["chosen_step"],
     }
 

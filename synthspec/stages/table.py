@@ -10,6 +10,7 @@ from typing import Any
 from synthspec.errors import UserError
 from synthspec.ledger import Counts
 from synthspec.run import Run
+from synthspec.spec import Train
 from synthspec.stages import facts, judge, produce, train
 
 Settings = dict[str, Any]
@@ -107,11 +108,30 @@ def _assemble(run: Run) -> Settings:
     }
 
 
+# What came later: a run that does not use it is done as before.
+_ADDED = (
+    "features_cache",
+    "accumulate",
+    "optimizer",
+    "schedule",
+    "cooldown",
+    "clip",
+    "ema",
+    "stop_on_drift",
+)
+
+
 def _train(run: Run) -> Settings:
-    settings = run.spec.train.model_dump(mode="json", exclude={"start", "features"})
+    # How it is spread, and who looks on, changes nothing.
+    elsewhere = {"start", "features", "features_limit_gb", "shard", "track"}
+    settings = run.spec.train.model_dump(mode="json", exclude=elsewhere)
+    for name in _ADDED:
+        if settings[name] == Train.model_fields[name].default:
+            del settings[name]
     if run.spec.train.features:  # which server it is does not matter
         settings["features"] = "captured"
-    return {"seed": run.spec.seed, "train": settings, "target": _model(run)}
+    ends = {"ood_drop": run.spec.gate.ood_drop} if run.spec.train.stop_on_drift else {}
+    return {"seed": run.spec.seed, "train": settings, "target": _model(run), **ends}
 
 
 def _measure(run: Run) -> Settings:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from synthspec.acceptance.result import TrainingLog
 from synthspec.dflash import loss, train
 from synthspec.dflash.batches import Document, documents_of_step, draw
 from synthspec.dflash.checkpoint import load, save
@@ -14,7 +15,7 @@ from synthspec.dflash.features import extract
 from synthspec.dflash.loss import decay
 from synthspec.dflash.midtrain import between, midtrain, read_documents
 from synthspec.dflash.model import Drafter
-from synthspec.dflash.train import block_loss, fit
+from synthspec.dflash.train import Step, block_loss, fit, gradient
 from synthspec.errors import UserError
 from synthspec.samples.schema import SAMPLES, write_rows
 from synthspec.spec import Train
@@ -137,7 +138,7 @@ def test_stopped_and_resumed_equals_undisturbed(model, drafter, corpus, tmp_path
     class KilledError(Exception):
         pass
 
-    def kill(steps: int, seen: list[int] = []) -> None:  # noqa: B006
+    def kill(steps: int, tokens: int, seen: list[int] = []) -> None:  # noqa: B006
         seen.append(steps)
         if sum(seen) == 13:
             raise KilledError
@@ -149,6 +150,89 @@ def test_stopped_and_resumed_equals_undisturbed(model, drafter, corpus, tmp_path
     assert again == log
     for name, tensor in whole.state_dict().items():
         assert torch.equal(tensor, fresh.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("free", [set(), {1, 2}])
+def test_accumulated_batches_give_the_gradient_of_one_large_batch(free, model, drafter, corpus, tmp_path):
+    documents, _ = corpus
+    # Very unlike in what they weigh: a mean of means would be another number.
+    documents = [Document(one.ids[: 8 + 7 * n], one.supervised[: 8 + 7 * n]) for n, one in enumerate(documents)]
+    texts = [one.ids.tolist() for one in documents]
+    features = extract(model, texts, (1, 3), tmp_path / "f.bin", soft=free)
+
+    def drawn(part: slice):
+        return draw(
+            documents,
+            features,
+            [3, 0, 2, 1],
+            anchors=9,
+            block_size=4,
+            decay=decay(4, 2.0),
+            seed=0,
+            step=3,
+            part=part,
+        )
+
+    found = []
+    for parts in ([slice(0, 4)], [slice(0, 1), slice(1, 2), slice(2, 4)]):
+        drafter.zero_grad(set_to_none=True)
+        told = gradient(Step(drafter, model), [lambda part=part: drawn(part) for part in parts])
+        found.append((told, torch.cat([weight.grad.flatten() for weight in drafter.parameters()])))
+    (whole, one), (cut, many) = found
+    assert cut == pytest.approx(whole, rel=1e-6)
+    assert (one - many).abs().max() < 1e-6 * one.abs().max()
+    weights = [float(drawn(slice(n, n + 1)).weights.sum()) for n in range(4)]
+    assert max(weights) > 2 * min(weights)
+
+
+def test_accumulating_trains_as_a_batch_so_many_times_as_large(model, drafter, corpus, tmp_path):
+    documents, features = corpus
+    ends = []
+    for size, times in ((4, 1), (2, 2), (1, 4)):
+        trained = copy.deepcopy(drafter)
+        chosen = settings(10).model_copy(update={"batch_documents": size, "accumulate": times})
+        log = fit(trained, model, documents, features, chosen, tmp_path / str(times), 7)
+        ends.append([entry.get("loss", 0.0) for entry in log])
+    for other in ends[1:]:
+        assert other == pytest.approx(ends[0], rel=1e-5)
+
+
+def test_training_ends_when_it_is_told_to_and_stays_ended(model, drafter, corpus, tmp_path):
+    documents, features = corpus
+
+    def stop(log):
+        return "enough" if log[-1]["step"] >= 10 else None
+
+    log = fit(drafter, model, documents, features, settings(20), tmp_path, 7, stop=stop)
+    assert [(entry["step"], entry.get("stopped")) for entry in log] == [(0, None), (5, None), (10, "enough")]
+    before = [weight.clone() for weight in drafter.parameters()]
+    assert fit(drafter, model, documents, features, settings(20), tmp_path, 7, stop=stop) == log
+    assert all(torch.equal(*pair) for pair in zip(before, drafter.parameters(), strict=True))
+    whole = fit(copy.deepcopy(drafter), model, documents, features, settings(10), tmp_path / "b", 7, stop=stop)
+    assert "stopped" not in whole[-1]  # it was the last step
+
+
+def test_what_is_known_of_each_step_is_told(model, drafter, corpus, tmp_path):
+    documents, features = corpus
+    steps, told = [], []
+    fit(
+        drafter,
+        model,
+        documents,
+        features,
+        settings(5),
+        tmp_path,
+        7,
+        evaluate=lambda current: {"accept_len": {"in_domain": 2.0}},
+        tick=lambda n, tokens: steps.append((n, tokens)),
+        told=lambda step, numbers: told.append((step, numbers)),
+    )
+    longest = max(len(one.ids) for one in documents)
+    assert [n for n, _ in steps] == [0, 1, 1, 1, 1, 1]
+    assert all(0 < tokens <= 2 * longest for _, tokens in steps[1:])
+    assert [step for step, _ in told] == [1, 2, 3, 4, 5, 5]
+    assert told[0][1].keys() == {"loss", "first_guess", "learning_rate", "gradient_norm"}
+    assert told[-1][1] == {"accept_len/in_domain": 2.0}
 
 
 def test_what_it_learnt_by_heart_is_accepted_by_the_target(model, drafter, corpus, tmp_path):
@@ -189,7 +273,9 @@ def test_sets_that_would_train_nonsense_are_refused(rows, words, tmp_path):
         read_documents(rows, tmp_path / "train.parquet", 9)
 
 
-def test_weights_go_only_so_far_from_the_start_as_the_spec_says(model, drafter, corpus, tmp_path):
+@pytest.fixture
+def small(model, drafter, corpus, tmp_path):
+    """What trains the drafter on the corpus into a folder of that name, as the stage does."""
     documents, _ = corpus
     rows = [
         {
@@ -205,12 +291,18 @@ def test_weights_go_only_so_far_from_the_start_as_the_spec_says(model, drafter, 
     save(drafter, tmp_path / "start")
     about = {"hidden_size": 32, "layers": 6, "vocab_size": VOCABULARY}
     target = SimpleNamespace(model=model, description=about, fingerprint="tiny")
+
+    def small(name, how, **more):
+        settings = Train(start=str(tmp_path / "start"), anchors=4, **how)
+        return midtrain(tmp_path / "train.parquet", target, settings, tmp_path / name, seed=0, **more)
+
+    return small
+
+
+def test_weights_go_only_so_far_from_the_start_as_the_spec_says(small, tmp_path):
     ends = {}
     for share in (1.0, 0.5):
-        settings = Train(
-            start=str(tmp_path / "start"), steps=3, checkpoint_every=3, anchors=4, interpolation=share
-        )
-        midtrain(tmp_path / "train.parquet", target, settings, tmp_path / str(share), seed=0)
+        small(str(share), {"steps": 3, "checkpoint_every": 3, "interpolation": share})
         ends[share] = load(tmp_path / str(share) / "final").state_dict()
     moved = 0.0
     for name, start in load(tmp_path / "start").state_dict().items():
@@ -218,3 +310,45 @@ def test_weights_go_only_so_far_from_the_start_as_the_spec_says(model, drafter, 
         torch.testing.assert_close(ends[0.5][name], half, rtol=1e-2, atol=1e-4)  # checkpoints are bfloat16
         moved += float((ends[1.0][name] - start).abs().sum())
     assert moved > 1
+
+
+def test_features_say_how_large_they_are_and_too_large_ones_are_refused(small, tmp_path):
+    said = []
+    with pytest.raises(UserError, match=r"train.features_limit_gb: the features of [0-9]+ tokens need .* GB"):
+        small("refused", {"steps": 1, "features_limit_gb": 1e-6}, say=said.append)
+    assert not said
+    assert not (tmp_path / "refused" / "features.bin").exists()
+    small("online", {"steps": 1, "features_limit_gb": 1e-6, "features_cache": "none"}, say=said.append)
+    assert not said
+    small("kept", {"steps": 1}, say=said.append)
+    (line,) = said
+    assert "2 layers of 32" in line
+    assert str(tmp_path / "kept" / "features.bin") in line
+
+
+def test_what_the_log_says_is_what_was_kept(small, tmp_path):
+    """With the mean of the weights on, it is measured, kept and interpolated; and a stop ends in the log."""
+    seen = []
+
+    def evaluate(current):
+        seen.append({name: weight.to(torch.bfloat16) for name, weight in current.state_dict().items()})
+        return {}
+
+    found = small(
+        "mean",
+        {"steps": 9, "checkpoint_every": 2, "ema": 0.9, "interpolation": 0.5, "learning_rate": 1e-2},
+        evaluate=evaluate,
+        stop=lambda log: "drift" if log[-1]["step"] == 4 else None,
+    )
+    assert [(entry["step"], entry.get("stopped")) for entry in found["steps"]] == [
+        (0, None),
+        (2, None),
+        (4, "drift"),
+    ]
+    assert TrainingLog.model_validate(found).steps[-1].stopped == "drift"
+    start, final = (load(tmp_path / name).state_dict() for name in ("start", "mean/final"))
+    for name, weight in final.items():
+        assert torch.equal(weight.to(torch.bfloat16), seen[-1][name])
+    raw = small("raw", {"steps": 9, "checkpoint_every": 4, "interpolation": 0.5, "learning_rate": 1e-2})
+    assert raw["chosen_step"] == 9
+    assert any(not torch.equal(final[name], start[name]) for name in final)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -14,6 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from synthspec.run import open_run
+from synthspec.stages.execute import discard
 from tests.journeys.conftest import Shell, edit
 
 pytestmark = pytest.mark.slow
@@ -117,6 +120,27 @@ def test_killed_while_training_the_drafter_comes_out_the_same(desk: Shell):
     assert kill_once(desk, command, lambda: (checkpoints / "step-000002").exists())
     desk.run(command)
     assert drafter("copy") == drafter("undisturbed")
+
+
+def test_two_processes_train_what_one_does(desk: Shell):
+    def log(runs: str) -> list[dict]:
+        return json.loads((desk.folder / runs / "desk/checkpoints/log.json").read_text())["steps"]
+
+    desk.run("synthspec train desk/synthspec.yaml --runs undisturbed --json")
+    shutil.copytree(desk.folder / "undisturbed", desk.folder / "shared")
+    discard(open_run(desk.folder / "desk/synthspec.yaml", desk.folder / "shared"), "train")
+    command = "torchrun --nproc-per-node 2 -m synthspec train desk/synthspec.yaml --runs shared --json"
+    done = desk.run(command)
+    assert json.loads(done.stdout)["stages"]["train"]["kept"] == 4  # one object, of one process
+    for one, both in zip(log("undisturbed"), log("shared"), strict=True):
+        assert both["step"] == one["step"]
+        assert both.get("loss", 0.0) == pytest.approx(
+            one.get("loss", 0.0), rel=1e-2
+        )  # the target is in bfloat16
+    final = desk.folder / "shared/desk/checkpoints/final/model.safetensors"
+    before = final.stat().st_mtime_ns
+    desk.run(command)
+    assert final.stat().st_mtime_ns == before  # it is done already
 
 
 def test_told_to_stop_it_says_so_and_goes_on(desk: Shell):
