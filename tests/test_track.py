@@ -34,8 +34,8 @@ def test_curves_of_tensorboard_hold_what_was_told(tmp_path):
     assert [(one.step, one.value) for one in found.Scalars("accept_len/general")] == [(2, 1.5)]
 
 
+@pytest.mark.skipif(not find_spec("trackio"), reason="trackio is not installed")
 def test_curves_of_trackio_hold_what_was_told(tmp_path, capsys):
-    pytest.importorskip("trackio")
     with tracker("trackio", tmp_path, "desk") as draw:
         draw(1, {"loss": 3.0})
         draw(2, {"loss": 2.0})
