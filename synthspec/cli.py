@@ -430,7 +430,7 @@ def _numbers(text: str, option: str, least: float, kind: Callable[[str], float] 
 
 @worker_app.command("check")
 def worker_check(
-    urls: Annotated[list[str], typer.Argument(metavar="URL...", help="Addresses of SGLang servers.")],
+    urls: Annotated[list[str], typer.Argument(metavar="URL...", help="Addresses of SGLang or vLLM servers.")],
     spec: Annotated[
         Path | None, typer.Option("--spec", metavar="SPEC", help="Whose target they must be.")
     ] = None,

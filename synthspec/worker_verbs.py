@@ -13,7 +13,7 @@ from synthspec.errors import Stopped, UserError, printable
 Row = dict[str, Any]
 AT_ONCE = 15.0  # seconds that a server may take to say who it is
 
-# What a person wants to know about a server, of /server_info.
+# What a person wants to know about a SGLang server, of /server_info.
 _TOLD = (
     "version",
     "revision",
@@ -30,20 +30,25 @@ _TOLD = (
     "speculative_draft_model_path",
 )
 
+_OLD = "is it SGLang 0.5.23 or newer, or vLLM 0.21 or newer?"
+
+_OK: Row = {"type": "object", "properties": {"ok": {"const": "yes"}}, "required": ["ok"]}
+
 
 def check(urls: Sequence[str], spec: Path | None, key: str | None = None) -> list[Row]:
-    """Ask SGLang servers who they are, and let each write a little.
+    """Ask servers who they are, and let each write a little.
 
     Args:
         spec: a spec file whose target they must be; None: any.
         key: that they want; with a spec, its own.
 
     Returns:
-        One object a server: `url`, `model`, what it says of itself, `writes` (token ids come back),
-        `constrained` (it keeps to a JSON Schema), and `matches` (it is the spec's target; None without one).
+        One object a server: `url`, `model`, `engine` (`sglang` or `vllm`), what it says of itself, `writes`
+        (token ids come back), `constrained` (it keeps to a JSON Schema), and `matches` (it is the spec's
+        target; None without one).
 
     Raises:
-        UserError: a server is not the spec's target, or no SGLang server; every one in a line.
+        UserError: a server is not the spec's target, or neither SGLang nor vLLM; every one in a line.
         Stopped: one cannot be reached.
     """
     expected = None
@@ -70,21 +75,23 @@ async def _all(urls: Sequence[str], expected: Any, key: str | None) -> list[Row 
 
 
 async def _one(url: str, expected: Any, key: str | None) -> Row:
-    from synthspec.targets.fleet import Fault, Unfit
+    from synthspec.targets.fleet import Fault, Unfit, Worker
     from synthspec.targets.http import Server
     from synthspec.targets.sglang import SglangServer
+    from synthspec.targets.vllm import VllmServer
 
     server = Server(url, key)
     try:
-        info, _ = await server.call("GET", "/server_info", within=AT_ONCE)
-        about, _ = await server.call("GET", "/model_info", within=AT_ONCE)
-        row = {"url": server.url, "model": about["model_path"], **{name: info.get(name) for name in _TOLD}}
-        row["writes"], row["constrained"] = await _writes(server), await _keeps_to_a_schema(server)
+        try:
+            row = await _sglang(server)
+        except Unfit:  # it knows no /server_info
+            row = await _vllm(server)
         if not row["writes"]:
-            raise UserError(f"{server.url} does not write what it is asked for: is it SGLang 0.5.23 or newer?")
+            raise UserError(f"{server.url} does not write what it is asked for: {_OLD}")
         row["matches"] = None
         if expected is not None:
-            worker = SglangServer(url, expected, key)
+            kind = SglangServer if row["engine"] == "sglang" else VllmServer
+            worker: Worker = kind(url, expected, key)
             try:
                 await worker.meet()
                 row["matches"] = True
@@ -92,10 +99,32 @@ async def _one(url: str, expected: Any, key: str | None) -> Row:
                 await worker.close()
     except Fault as fault:
         raise Stopped(f"{server.url}: {fault}") from None
-    except (Unfit, KeyError, TypeError, AttributeError):
-        raise UserError(f"{server.url} does not say what it serves: is it SGLang 0.5.23 or newer?") from None
+    except (Unfit, LookupError, TypeError, AttributeError):
+        raise UserError(f"{server.url} does not say what it serves: {_OLD}") from None
     finally:
         await server.close()
+    return row
+
+
+async def _sglang(server: Any) -> Row:
+    info, _ = await server.call("GET", "/server_info", within=AT_ONCE)
+    about, _ = await server.call("GET", "/model_info", within=AT_ONCE)
+    told = {name: info.get(name) for name in _TOLD}
+    row = {"url": server.url, "model": about["model_path"], "engine": "sglang", **told}
+    return {**row, "writes": await _writes(server), "constrained": await _keeps_to_a_schema(server)}
+
+
+async def _vllm(server: Any) -> Row:
+    about, _ = await server.call("GET", "/version", within=AT_ONCE)
+    models, _ = await server.call("GET", "/v1/models", within=AT_ONCE)
+    served = models["data"][0]
+    row = {"url": server.url, "model": served.get("root") or served["id"], "engine": "vllm"}
+    row |= {"version": about["version"], "max_model_len": served.get("max_model_len")}
+    asked = {"model": served["id"], "temperature": 0}
+    two = {**asked, "prompt": [1, 2, 3], "max_tokens": 2, "ignore_eos": True, "return_token_ids": True}
+    answer, _ = await server.call("POST", "/v1/completions", two, 300.0)
+    row["writes"] = len(answer["choices"][0]["token_ids"]) == 2
+    row["constrained"] = await _keeps_to_a_tag(server, {**asked, "prompt": "JSON:", "max_tokens": 32})
     return row
 
 
@@ -111,12 +140,25 @@ async def _writes(server: Any) -> bool:
 async def _keeps_to_a_schema(server: Any) -> bool:
     from synthspec.targets.fleet import Fault, Unfit
 
-    schema = json.dumps({"type": "object", "properties": {"ok": {"const": "yes"}}, "required": ["ok"]})
-    params = {"temperature": 0, "max_new_tokens": 32, "json_schema": schema}
+    params = {"temperature": 0, "max_new_tokens": 32, "json_schema": json.dumps(_OK)}
     try:
         answer, _ = await server.call("POST", "/generate", {"text": "JSON:", "sampling_params": params}, 300.0)
         return bool(json.loads(answer["text"]) == {"ok": "yes"})
     except (Fault, Unfit, ValueError, KeyError, TypeError):
+        return False
+
+
+async def _keeps_to_a_tag(server: Any, asked: Row) -> bool:
+    """Whether a vLLM server reads the structural tags in which constraints are sent."""
+    from synthspec.grammar.constraint import Json
+    from synthspec.grammar.engines import structural_tag
+    from synthspec.targets.fleet import Fault, Unfit
+
+    held = {"structured_outputs": {"structural_tag": json.dumps(structural_tag(Json(_OK)))}}
+    try:
+        answer, _ = await server.call("POST", "/v1/completions", {**asked, **held}, 300.0)
+        return bool(json.loads(answer["choices"][0]["text"]) == {"ok": "yes"})
+    except (Fault, Unfit, ValueError, LookupError, TypeError):
         return False
 
 
@@ -125,8 +167,8 @@ def table(rows: Sequence[Row]) -> Any:
     from rich.table import Table
 
     shown = Table("", *(row["url"] for row in rows), box=None, header_style="bold", pad_edge=False)
-    for name in rows[0]:
-        values = [row[name] for row in rows]
+    for name in dict.fromkeys(name for row in rows for name in row):
+        values = [row.get(name) for row in rows]
         if name != "url" and any(value is not None for value in values):
             shown.add_row(name.replace("_", " "), *map(_said, values))
     return shown

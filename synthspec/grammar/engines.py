@@ -237,9 +237,13 @@ def sglang(part: Part) -> dict[str, str]:
 
 
 def vllm(part: Part) -> dict[str, Any]:
-    """A part as `structured_outputs` of a request to vLLM."""
+    """A part as `structured_outputs` of a request to vLLM 0.21 (with its default backend, which is xgrammar).
+
+    JSON goes out as a tag too where xgrammar is installed: under vLLM's own `json` a model writes spaces and
+    line ends as it likes, or none with `disable_any_whitespace`, and either way not those of `lark`.
+    """
     match part:
-        case Json(schema):
+        case Json(schema) if _spaced_as_written(json.dumps(schema)) is None:
             return {"json": schema}
         case Regex(pattern):
             return {"regex": pattern}

@@ -13,6 +13,7 @@ from synthspec.targets.fleet import Busy, Fault, Unfit
 from synthspec.yamlfile import brief
 
 CONNECT = 10.0  # seconds to reach a server
+IDLE = 3.0  # seconds that an unused connection is kept; vLLM and SGLang hang up after five
 MAX_BYTES = 1 << 30  # of an answer: features are long
 
 
@@ -76,7 +77,9 @@ class Server:
             trace = aiohttp.TraceConfig()
             trace.on_connection_create_end.append(_note_new)
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0), headers=self._headers, trace_configs=[trace]
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE),
+                headers=self._headers,
+                trace_configs=[trace],
             )
         return self._session
 

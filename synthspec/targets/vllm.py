@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,12 @@ from synthspec.targets.http import Server
 from synthspec.targets.sglang import PROBE, Expected, check_answer
 
 Row = dict[str, Any]
+
+# vLLM 0.21 is the first that asks for xgrammar 0.2: an older one does not read our structural tags.
+TAGS_SINCE = (0, 21)
+
+# vLLM takes what a request leaves out from the model's generation_config.json.
+NEUTRAL = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "min_p": 0.0}
 
 
 class VllmServer:
@@ -35,7 +42,7 @@ class VllmServer:
             tokens, room = read["tokens"], served.get("max_model_len")
         except (Unfit, KeyError, IndexError, TypeError, AttributeError):
             raise UserError(
-                f"worker.urls: {url} does not say what it serves: is it vLLM 0.11 or newer?"
+                f"worker.urls: {url} does not say what it serves: is it vLLM 0.21 or newer?"
             ) from None
         if tokens != ours.probe_ids:
             raise UserError(
@@ -46,6 +53,11 @@ class VllmServer:
             raise UserError(
                 f"worker.urls: {url} has room for {room:,} tokens, and a request with its answer may have "
                 f"{ours.tokens:,}: raise its --max-model-len"
+            )
+        if ours.constrained and (release := _release(version.get("version"))) and release < TAGS_SINCE:
+            raise UserError(
+                f"worker.urls: {url} is vLLM {version['version']}, whose grammar backend does not read what "
+                "synthspec sends: start vLLM 0.21 or newer, or set generate.decode to free"
             )
         self._model = served["id"]
         return {"version": version.get("version"), "model": served["id"], "max_model_len": room}
@@ -62,6 +74,7 @@ class VllmServer:
             "seed": row["seed"] & 0x7FFFFFFF,
             "skip_special_tokens": False,
             "return_token_ids": True,
+            **NEUTRAL,
         }
         if row["constraint"]:
             body["structured_outputs"] = Constraint.from_json(row["constraint"]).vllm()
@@ -76,7 +89,7 @@ class VllmServer:
                 [float(one) for one in choice["logprobs"]["token_logprobs"]] if row.get("logprobs") else None
             )
         except (KeyError, IndexError, TypeError, ValueError):
-            raise Fault("its answer has no token ids: is it vLLM 0.11 or newer?") from None
+            raise Fault("its answer has no token ids: is it vLLM 0.21 or newer?") from None
         check_answer(ids, reason, row, self._expected.vocab_size)
         if counted != len(ids) or read != len(row["prompt_ids"]):
             raise Fault(f"it counts {read} and {counted} tokens where there are others")
@@ -86,3 +99,9 @@ class VllmServer:
 
     async def close(self) -> None:
         await self._server.close()
+
+
+def _release(version: Any) -> tuple[int, int] | None:
+    """The first two numbers of a release; None of a build of one's own, whose numbers say nothing."""
+    found = re.match(r"(\d+)\.(\d+)(?!.*dev)", version) if isinstance(version, str) else None
+    return (int(found[1]), int(found[2])) if found else None

@@ -402,7 +402,6 @@ def test_a_person_s_own_grammar_and_expression(constraints, tokenizer):
     assert expression.sglang() == {"regex": "[a-c]+/[0-9]{2}"}
     assert own.vllm() == {"grammar": own.part.grammar}
     assert expression.vllm() == {"regex": "[a-c]+/[0-9]{2}"}
-    assert Constraint(Json({"type": "integer"})).vllm() == {"json": {"type": "integer"}}
     assert json.loads(Constraint(Text("a")).vllm()["structural_tag"])["format"]["value"] == "a"
 
 
