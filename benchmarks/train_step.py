@@ -31,7 +31,8 @@ the decay, so its loss is told on our scale.  All of them are given the same anc
 would draw.  FlexAttention has no backward pass on a CPU: all attend by SDPA.
 
 `share_of_ceiling` is the time that the products of a step take by themselves, as the same machine does them in
-its turn, in the dtype in which we multiply, over our step's time.
+its turn, in the dtype in which we multiply, over our step's time.  `rss_before_mb` is the peak memory of a
+process that holds its libraries, weights and batch, and has not stepped.
 """
 
 from __future__ import annotations
@@ -77,7 +78,9 @@ Row = dict[str, Any]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", type=Path, help="folder of the peers' environments")
-    parser.add_argument("--rounds", type=int, default=7, help="timed steps of each, after one that is not")
+    parser.add_argument(
+        "--rounds", type=int, default=7, help="timed steps of each, after one that is not; 0 times that"
+    )
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--dtypes", nargs="+", choices=["fp32", "bf16"], default=["fp32", "bf16"])
     parser.add_argument("--only", nargs="+", choices=list(PEERS), default=list(PEERS))
@@ -93,11 +96,11 @@ def main() -> None:
 
 
 def compare(given: argparse.Namespace) -> Row:
-    found: Row = {
-        "loss": {}, "loss_gap": {}, "step_s": {}, "peak_rss_mb": {}, "speedup_over_best_peer": {},
-        "memory_ratio_to_best_peer": {}, "share_of_ceiling": {}, "gflop": {}, "ceiling_gflop_per_s": {},
-        "could_not_run": {},
-    }  # fmt: skip
+    by_dtype = (
+        "loss", "loss_gap", "step_s", "peak_rss_mb", "rss_before_mb", "speedup_over_best_peer",
+        "memory_ratio_to_best_peer", "gflop", "ceiling_gflop_per_s", "share_of_ceiling",
+    )  # fmt: skip
+    found: Row = {name: {} for name in (*by_dtype, "could_not_run")}
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data.pt"
         subprocess.run([sys.executable, __file__, "--worker", "prepare", "--data", str(data)], check=True)
@@ -132,8 +135,9 @@ def in_turn(given: argparse.Namespace, dtype: str, data: Path, found: Row) -> No
                 del workers[name]
         said = ", ".join(f"{name} {told[name][-1]['seconds']:.3f}" for name in workers)
         print(f"{dtype} round {number}: {said}", file=sys.stderr)
-    peak = {name: worker.end() for name, worker in workers.items()}
-    seconds = {name: median(row["seconds"] for row in told[name][1:]) for name in workers}
+    before = {name: worker.start for name, worker in workers.items()}
+    most = {name: worker.end() for name, worker in workers.items()}
+    seconds = {name: median(row["seconds"] for row in told[name][1:] or told[name]) for name in workers}
     first = {name: told[name][0]["loss"] for name in workers if name != CEILING}
     gap = {name: abs(first[name] - first[OURS]) / first[OURS] for name in first if name != OURS}
     peers = [name for name in seconds if name in PEERS]
@@ -144,14 +148,15 @@ def in_turn(given: argparse.Namespace, dtype: str, data: Path, found: Row) -> No
     found["loss"][dtype] = round(first[OURS], 6)
     found["loss_gap"][dtype] = {name: float(f"{gap[name]:.1e}") for name in gap}
     found["step_s"][dtype] = {name: round(seconds[name], 4) for name in (OURS, *peers)}
-    found["peak_rss_mb"][dtype] = {name: peak[name] for name in (OURS, *peers)}
+    found["peak_rss_mb"][dtype] = {name: most[name] for name in (OURS, *peers)}
+    found["rss_before_mb"][dtype] = {name: before[name] for name in (OURS, *peers)}
     found["gflop"][dtype] = round(flops, 1)
     found["ceiling_gflop_per_s"][dtype] = round(flops / seconds[CEILING], 1)
     found["share_of_ceiling"][dtype] = round(seconds[CEILING] / seconds[OURS], 3)
     if peers:
-        best, least = min(seconds[name] for name in peers), min(peak[name] for name in peers)
+        best, least = min(seconds[name] for name in peers), min(most[name] for name in peers)
         found["speedup_over_best_peer"][dtype] = round(best / seconds[OURS], 2)
-        found["memory_ratio_to_best_peer"][dtype] = round(peak[OURS] / least, 3)
+        found["memory_ratio_to_best_peer"][dtype] = round(most[OURS] / least, 3)
 
 
 def cpu() -> Row:
@@ -186,7 +191,7 @@ class Worker:
             text=True,
             env=os.environ | own,
         )
-        self.read()
+        self.start = int(self.read()["peak_rss_mb"])
 
     def read(self) -> Row:
         assert self.process.stdout is not None
@@ -220,24 +225,27 @@ class Worker:
 
 def work(name: str, dtype: str, data: Path, threads: int) -> None:
     """The other end of a `Worker`."""
-    import resource
-
     import torch
 
     torch.set_num_threads(threads)
     step = STEPS[name](SimpleNamespace(**torch.load(data, weights_only=True)), dtype)
-    print(json.dumps({"ready": name}), flush=True)
+    print(json.dumps({"peak_rss_mb": peak()}), flush=True)
     for line in sys.stdin:
         if line.strip() == "end":
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            print(
-                json.dumps({"peak_rss_mb": peak // (1024 if sys.platform == "linux" else 1 << 20)}), flush=True
-            )
+            print(json.dumps({"peak_rss_mb": peak()}), flush=True)
             return
         begun = time.perf_counter()
         told = step()
         told["seconds"] = time.perf_counter() - begun
         print(json.dumps(told), flush=True)
+
+
+def peak() -> int:
+    """The most memory that this process has had, in MB."""
+    import resource
+
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most // (1024 if sys.platform == "linux" else 1 << 20)
 
 
 def prepare(path: Path) -> None:

@@ -19,7 +19,9 @@ TOKENS_AT_ONCE = 1024  # slices of logits that a CPU's caches hold
 def multiplies_bfloat16(device: torch.device) -> bool:
     """Whether bfloat16 products are fast there; a CPU without units for them takes eight times as long as for
     float32."""
-    return device.type != "cpu" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    if device.type != "cpu":
+        return True
+    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def decay(block_size: int, gamma: float) -> Tensor:

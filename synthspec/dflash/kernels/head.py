@@ -194,8 +194,9 @@ def head_share(
     hidden, head, labels, mass, shares, rows, width, first, end, strip, hard: tl.constexpr,
     row_tile: tl.constexpr, column_tile: tl.constexpr, depth: tl.constexpr,
 ):  # fmt: skip
-    """Softmax of a tile of the columns first … end − 1, into shares [M, strip]; 0 in a tile's columns behind.
+    """Softmax of a tile of the columns first … end − 1, into shares [M, strip].
 
+    A tile's columns behind the last are written too, as some number, so that `head_gather` may read them.
     With `hard` the label's share is one less: the difference is rounded, not its two terms.
     """
     down, across = tile_of(rows, end - first, row_tile, column_tile)
@@ -210,8 +211,8 @@ def head_share(
     if hard:
         label = tl.load(labels + row, mask=real, other=-1)
         share = tl.where(column[None, :] == label[:, None], share - 1.0, share)
-    share = tl.where((column < end)[None, :], share, 0.0).to(shares.dtype.element_ty)
-    tl.store(shares + row[:, None] * strip + (column - first)[None, :], share, mask=real[:, None])
+    to = shares + row[:, None] * strip + (column - first)[None, :]
+    tl.store(to, share.to(shares.dtype.element_ty), mask=real[:, None])
 
 
 @triton.jit

@@ -9,7 +9,7 @@ from torch import Tensor
 from synthspec.dflash import kernels
 from synthspec.dflash.config import DrafterConfig
 from synthspec.dflash.kernels.inject import keys_values
-from synthspec.dflash.model import Drafter
+from synthspec.dflash.model import Drafter, Norm, rotate
 from tests.dflash.conftest import drafter_config
 from tests.dflash.kernels.interpreter import mend
 
@@ -69,6 +69,19 @@ def test_equals_norm_rotary_and_layout_written_out(rows, tokens, layers, heads, 
     # The gain's slope is a sum over all tokens and heads.
     far = {"rtol": NEAR[dtype]["rtol"], "atol": NEAR[dtype]["atol"] * exact[1].grad.abs().max().item()}
     torch.testing.assert_close(gains.grad.double(), exact[1].grad, **far)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_keys_are_rounded_where_torch_rounds_them(dtype, fresh):
+    """All but those few that lie between two numbers are the same bits."""
+    projected = torch.randn(2, 7, 2 * 3 * 32).to(dtype)
+    angles = (100 * torch.rand(2, 7, 16)).repeat(1, 1, 2)
+    norm = Norm(32, EPS)
+    torch.nn.init.normal_(norm.weight)
+    got = keys_values(projected, norm.weight[None].detach(), angles.cos(), angles.sin(), 3, EPS)[0, 0]
+    keys = norm(projected.unflatten(-1, (2, 3, 32))[:, :, 0])
+    keys = rotate(keys, angles.cos()[:, :, None], angles.sin()[:, :, None]).transpose(1, 2)
+    assert (got == keys).double().mean() > 0.98
 
 
 def values_of(projected: Tensor, layers: int, heads: int, width: int) -> Tensor:

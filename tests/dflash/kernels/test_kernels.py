@@ -18,6 +18,7 @@ TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 SMALLEST = 101_376  # bytes of shared memory that a program may have on every GPU from Ampere on
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["inject", "head"])
 def test_interpreted(kernel):
     """Triton decides when it is imported whether it interprets, hence the process."""
@@ -40,7 +41,7 @@ def test_a_cpu_stays_with_torch():
 def test_the_benchmark_needs_a_gpu_and_says_so():
     root = Path(__file__).parents[3]
     done = subprocess.run(
-        [sys.executable, "benchmarks/kernels.py"], cwd=root, capture_output=True, text=True, check=False
+        [sys.executable, "benchmarks/gpu_kernels.py"], cwd=root, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "There is no CUDA device here: run this on a machine with an NVIDIA GPU\n"

@@ -1,6 +1,6 @@
 """How near the Triton kernels come to what the GPU's memory and multipliers give, beside the torch path.
 
-    python benchmarks/kernels.py
+    python benchmarks/gpu_kernels.py
 
 For the drafters of Qwen3-8B and of SmolLM2 in bfloat16 it times each kernel, the torch code that does the same,
 a copy of as many bytes and, for the loss, the products that it cannot do without; all in turn, several rounds,
