@@ -23,6 +23,7 @@ from synthspec.targets.generate import prefill
 Reader = Callable[[Sequence[Sequence[int]]], Sequence[Tensor]]
 
 ROWS_AT_ONCE = 16
+CAPPED_AT_ONCE = 128  # tokens whose capped logits are held at a time
 BEGINNING = 24  # tokens by which documents are told to begin alike
 
 
@@ -180,14 +181,25 @@ def _fill(
         if i in features.expected:
             foreseen = model.model.get_decoder().norm(own[:-1, width:])
             features.expected[i][:1] = 0
-            features.expected[i][1:] = softmax_of_head(foreseen, model.head.weight)[0]
+            features.expected[i][1:] = _foreseen(model, foreseen)
 
 
 def _read(model: CausalModel, layers: Sequence[int], documents: Sequence[Sequence[int]]) -> list[Tensor]:
-    cache = model.new_cache(max(map(len, documents)))
+    cache = None if model.recurrent else model.new_cache(max(map(len, documents)))
     _, tapped = prefill(model, documents, cache, layers)
     assert tapped is not None
     return [found[: len(ids)] for ids, found in zip(documents, tapped, strict=True)]
+
+
+def _foreseen(model: CausalModel, hidden: Tensor) -> Tensor:
+    """softmax of the target's logits · head, [tokens, hidden] → [tokens, hidden]."""
+    head = model.head.weight
+    if not model.cap:
+        return softmax_of_head(hidden, head)[0]
+    parts = [
+        model.logits(part).float().softmax(-1).to(head.dtype) @ head for part in hidden.split(CAPPED_AT_ONCE)
+    ]
+    return torch.cat(parts)
 
 
 def batches(documents: Sequence[Sequence[int]]) -> list[list[int]]:

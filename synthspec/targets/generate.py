@@ -62,22 +62,27 @@ class Answer:
 
 
 def prefill(
-    model: CausalModel, prompts: Sequence[Sequence[int]], cache: RaggedCache, taps: Sequence[int] = ()
+    model: CausalModel,
+    prompts: Sequence[Sequence[int]],
+    cache: RaggedCache | None,
+    taps: Sequence[int] = (),
 ) -> tuple[Tensor, Tensor | None]:
     """Read prompts into an empty cache; what all of them begin with is computed once.
 
     Args:
         prompts: token ids of each row; none may be empty.
+        cache: None keeps nothing, and shares no beginning.
         taps: as in `CausalModel.forward`.
 
     Returns:
         Final hidden states of every row's last token [rows, hidden], and the taps of all tokens
         [rows, longest, width], right-padded with values that mean nothing, or None.
     """
-    common = _common(prompts) if len(prompts) > 1 else 0
+    common = _common(prompts) if cache is not None and len(prompts) > 1 else 0
     device = model.device
     before = None
     if common:
+        assert cache is not None
         ids = torch.tensor([list(prompts[0][:common])], device=device)
         _, before = model.forward(ids, torch.arange(common, device=device)[None], cache, taps)
         cache.share()

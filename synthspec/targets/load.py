@@ -141,7 +141,8 @@ def describe_target(target: spec.Target) -> dict[str, Any]:
 
     Returns:
         `model`, `revision`, `weights_sha256`, `tokenizer_sha256`, `template_sha256`, `dtype`, `device`,
-        `parameters`, `bytes_needed`, `vocab_size`, `max_positions`, `layers`, `hidden_size`.
+        `parameters`, `bytes_needed`, `vocab_size`, `max_positions`, `layers`, `hidden_size`, and
+        `embedding_scale`, what it multiplies its embeddings by.
 
     Raises:
         UserError: it cannot be found, or does not fit into memory.
@@ -160,6 +161,7 @@ def describe_target(target: spec.Target) -> dict[str, Any]:
             "max_positions": text.max_position_embeddings,
             "layers": text.num_hidden_layers,
             "hidden_size": text.hidden_size,
+            "embedding_scale": getattr(shapes.get_input_embeddings(), "scalar_embed_scale", 1.0),
         }
     except Exception as error:  # a config that makes no sense fails in a hundred ways
         raise UserError(
@@ -180,6 +182,15 @@ def describe_target(target: spec.Target) -> dict[str, Any]:
         "bytes_needed": parameters * dtype.itemsize,
         **facts,
     }
+
+
+def architectures(target: spec.Target) -> list[str]:
+    """The names of its classes, as its config.json gives them."""
+    from transformers import AutoConfig
+
+    place = find(target)
+    config = AutoConfig.from_pretrained(place.path, revision=target.revision, trust_remote_code=False)
+    return list(config.architectures or [])
 
 
 def choose_device(target: spec.Target) -> Any:

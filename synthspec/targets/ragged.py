@@ -38,6 +38,10 @@ class Parts(NamedTuple):
             return self.own
         return torch.cat([self.shared.expand(len(self.own), -1, -1, -1), self.own], 2)
 
+    def to(self, device: torch.device) -> Parts:
+        """Gemma 4 hands keys from layer to layer, each on the device of the next."""
+        return Parts(None if self.shared is None else self.shared.to(device), self.own.to(device))
+
 
 class RaggedLayer(CacheLayerMixin):
     """Keys and values of one layer, [rows, kv_heads, capacity, head_dim] behind the shared beginning."""
@@ -119,15 +123,19 @@ class RaggedCache(Cache):
 
     def share(self) -> None:
         """Make what the cache's only row holds the beginning of all rows to come."""
-        for layer in self.layers:
+        for layer in self._used():
             layer.share(self.span)
         self.shared = self.span
 
     def select(self, rows: Tensor) -> None:
         """Keep only the given rows (int64 [kept]), in that order."""
-        for layer in self.layers:
+        for layer in self._used():
             layer.keys = layer.keys.index_select(0, rows)
             layer.values = layer.values.index_select(0, rows)
+
+    def _used(self) -> list[Any]:
+        """Layers with keys of their own; in some models the last ones read those of earlier layers."""
+        return [layer for layer in self.layers if layer.is_initialized]
 
 
 def grouped_attention(
@@ -138,6 +146,8 @@ def grouped_attention(
     attention_mask: Tensor,
     scaling: float | None = None,
     dropout: float = 0.0,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Grouped-query attention that copies no key or value for a query head.
@@ -149,6 +159,8 @@ def grouped_attention(
         query: [rows, heads, queries, dim].
         key, value: `Parts` as the cache gives them.
         attention_mask: bool [rows, 1, queries, span].
+        softcap: scores become softcap · tanh(score / softcap), as in Gemma 2.
+        s_aux: [heads], the score of a sink that takes part in the softmax and gives no value, as in gpt-oss.
 
     Returns:
         [rows, queries, heads, dim], and None for the weights that nobody asks for.
@@ -158,18 +170,39 @@ def grouped_attention(
     group = heads // kv_heads
     folded = query.reshape(rows, kv_heads, group * queries, width)
     mask = attention_mask.repeat(1, 1, group, 1)
-    if key.shared is None or value.shared is None or queries > FEW:
+    plain = not softcap and s_aux is None
+    apart = key.shared is not None and value.shared is not None and queries <= FEW
+    if plain and not apart:
         keys, values = key.joined(), value.joined()
         out = scaled_dot_product_attention(folded, keys, values, attn_mask=mask, scale=scaling)
         return out.reshape(rows, heads, queries, -1).transpose(1, 2), None
     folded = folded * (width**-0.5 if scaling is None else scaling)
-    together = folded.transpose(0, 1).flatten(1, 2)  # [kv_heads, rows · group · queries, dim]
-    of_shared = (together @ key.shared[0].transpose(-1, -2)).unflatten(1, (rows, -1)).transpose(0, 1)
-    scores = torch.cat([of_shared, folded @ key.own.transpose(-1, -2)], -1).float()
-    weights = scores.masked_fill_(~mask, float("-inf")).softmax(-1).to(query.dtype)
-    to_shared, to_own = weights.split([key.shared.shape[2], key.own.shape[2]], -1)
-    out = (to_shared.transpose(0, 1).flatten(1, 2) @ value.shared[0]).unflatten(1, (rows, -1)).transpose(0, 1)
-    out = out + to_own @ value.own
+    if apart:
+        assert key.shared is not None
+        together = folded.transpose(0, 1).flatten(1, 2)  # [kv_heads, rows · group · queries, dim]
+        of_shared = (together @ key.shared[0].transpose(-1, -2)).unflatten(1, (rows, -1)).transpose(0, 1)
+        scores = torch.cat([of_shared, folded @ key.own.transpose(-1, -2)], -1).float()
+    else:
+        scores = (folded @ key.joined().transpose(-1, -2)).float()
+    if softcap:
+        scores = torch.tanh(scores / softcap) * softcap
+    scores = scores.masked_fill_(~mask, float("-inf"))
+    if s_aux is not None:
+        sinks = s_aux.float().view(1, kv_heads, group, 1).expand(rows, -1, -1, queries).flatten(2)[..., None]
+        scores = torch.cat([scores, sinks], -1)
+    weights = scores.softmax(-1).to(query.dtype)
+    if s_aux is not None:
+        weights = weights[..., :-1]
+    if apart:
+        assert key.shared is not None
+        assert value.shared is not None
+        to_shared, to_own = weights.split([key.shared.shape[2], key.own.shape[2]], -1)
+        out = (
+            (to_shared.transpose(0, 1).flatten(1, 2) @ value.shared[0]).unflatten(1, (rows, -1)).transpose(0, 1)
+        )
+        out = out + to_own @ value.own
+    else:
+        out = weights @ value.joined()
     return out.reshape(rows, heads, queries, -1).transpose(1, 2), None
 
 
