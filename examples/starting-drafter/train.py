@@ -20,8 +20,9 @@ from torch.nn.functional import dropout
 
 from synthspec.dflash.batches import Document
 from synthspec.dflash.checkpoint import load, save
+from synthspec.dflash.config import tap_layers
 from synthspec.dflash.features import extract
-from synthspec.dflash.initial import from_target, tap_layers
+from synthspec.dflash.initial import from_target
 from synthspec.dflash.model import Drafter
 from synthspec.dflash.train import fit
 from synthspec.files import content_id

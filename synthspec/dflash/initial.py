@@ -9,14 +9,11 @@ import torch
 
 from synthspec.dflash.config import FULL, DrafterConfig
 from synthspec.dflash.model import Drafter
+from synthspec.errors import UserError
 from synthspec.targets.causal import CausalModel
 from synthspec.targets.generate import prefill
 
-
-def tap_layers(layers: int, count: int) -> tuple[int, ...]:
-    """`count` target layers, evenly from the 2nd to the third last (DFlash, section 4.1)."""
-    first, last = 1, layers - 3
-    return tuple(round(first + (last - first) * i / (count - 1)) for i in range(count))
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 
 @torch.no_grad()
@@ -34,13 +31,18 @@ def from_target(
     The copies keep the target's function as far as the drafter's form allows: the norms before the
     projections are folded into them (x · w through P is x through P · diag(w)), because a drafter's
     context keys skip `input_layernorm`; `fc` passes the deepest tap through; and the gains of the query
-    and key norms are set to the sizes that the target's own queries and keys have on `text_ids`.
+    and key norms are those of the target or, where it has none, the sizes that its own queries and keys have
+    on `text_ids`.
 
     Args:
         layers: how many of the target's last layers to copy.
         text_ids: a few texts of the target, as token ids.
+
+    Raises:
+        UserError: its layers are of another kind than a drafter's.
     """
     target = model.config
+    _refuse_other_layers(model, len(model.layers) - layers)
     depth, hidden = len(model.layers), target.hidden_size
     heads = target.num_attention_heads
     width = getattr(target, "head_dim", None) or hidden // heads
@@ -60,6 +62,7 @@ def from_target(
         rms_norm_eps=target.rms_norm_eps,
         rope_parameters=dict(target.rope_parameters),
         layer_types=(FULL,) * layers,
+        attention_bias=any(name.endswith("_proj.bias") for name, _ in model.layers[-1].named_parameters()),
     )
     drafter = Drafter(config)
     drafter.fc.weight.zero_()
@@ -77,10 +80,33 @@ def from_target(
         for name in ("gate_proj", "up_proj"):
             getattr(ours.mlp, name).weight.copy_(getattr(source.mlp, name).weight * between)
         ours.mlp.down_proj.weight.copy_(source.mlp.down_proj.weight)
-        queries, keys = sizes[first + i]
-        ours.self_attn.q_norm.weight.fill_(queries)
-        ours.self_attn.k_norm.weight.fill_(keys)
+        for name in PROJECTIONS if config.attention_bias else ():
+            bias = getattr(source.self_attn, name).bias
+            getattr(ours.self_attn, name).bias.copy_(torch.zeros(()) if bias is None else bias)
+        for name, size in zip(("q_norm", "k_norm"), sizes[first + i], strict=True):
+            norm = getattr(source.self_attn, name, None)
+            getattr(ours.self_attn, name).weight.copy_(torch.tensor(size) if norm is None else norm.weight)
     return drafter
+
+
+def _refuse_other_layers(model: CausalModel, first: int) -> None:
+    """A drafter's layer is that of Llama or Qwen3: what a target has beyond it would be lost in the copy."""
+    target = model.config
+    wanted = {*(f"self_attn.{name}" for name in PROJECTIONS), "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}
+    have = {name for layer in model.layers[first:] for name, _ in layer.named_modules()}
+    norms = {name for name in have if name.endswith("norm")} - {
+        "input_layernorm",
+        "post_attention_layernorm",
+        "self_attn.q_norm",
+        "self_attn.k_norm",
+    }
+    rope = getattr(target, "rope_parameters", None) or {}
+    alike = not norms and wanted <= have and "rope_type" in rope and target.hidden_act == "silu"
+    if not alike or model.recurrent:
+        raise UserError(
+            f"target.model: no drafter can be made from layers of {target.model_type}, which are built "
+            "otherwise than a drafter's: start from a released drafter of it (train.start)"
+        )
 
 
 def _query_key_sizes(

@@ -17,12 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
-from transformers import Qwen3Config
-from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
 from synthspec.dflash import kernels
 from synthspec.dflash.attention import attend
 from synthspec.dflash.config import SLIDING, DrafterConfig
+from synthspec.dflash.rotary import Rotary
 
 KeysValues = tuple[Tensor, Tensor]  # [B, G, T, D] each
 
@@ -61,10 +60,11 @@ class Attention(nn.Module):
             width,
         )
         self.window = config.sliding_window if kind == SLIDING else None
-        self.q_proj = nn.Linear(hidden, self.heads * width, bias=False)
-        self.k_proj = nn.Linear(hidden, self.kv_heads * width, bias=False)
-        self.v_proj = nn.Linear(hidden, self.kv_heads * width, bias=False)
-        self.o_proj = nn.Linear(self.heads * width, hidden, bias=False)
+        bias = config.attention_bias
+        self.q_proj = nn.Linear(hidden, self.heads * width, bias=bias)
+        self.k_proj = nn.Linear(hidden, self.kv_heads * width, bias=bias)
+        self.v_proj = nn.Linear(hidden, self.kv_heads * width, bias=bias)
+        self.o_proj = nn.Linear(self.heads * width, hidden, bias=bias)
         self.q_norm = Norm(width, config.rms_norm_eps)
         self.k_norm = Norm(width, config.rms_norm_eps)
 
@@ -152,27 +152,17 @@ class Drafter(nn.Module):
             Layer(config, kind) for kind in config.layer_types
         )
         self.norm = Norm(hidden, config.rms_norm_eps)
-        rotary = Qwen3Config(
-            hidden_size=hidden,
-            num_attention_heads=config.num_attention_heads,
-            head_dim=config.head_dim,
-            max_position_embeddings=config.max_position_embeddings,
-            rope_parameters=dict(config.rope_parameters),
-        )
-        self.rotary = Qwen3RotaryEmbedding(rotary)
+        self.rotary = Rotary(config)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Drafter:
-        """Move or cast the weights, but never round the rotary frequencies: at position 300 a frequency in
-        bfloat16 is off by half a radian."""
+        """Move or cast the weights; the rotary frequencies move too, but are never rounded."""
         super()._apply(fn, recurse)
-        self.rotary = Qwen3RotaryEmbedding(self.rotary.config).to(self.fc.weight.device)
+        self.rotary.to(self.fc.weight.device)
         return self
 
     def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """int64 [B, T] → cos and sin [B, T, R] in float32."""
-        like = torch.empty(0, dtype=torch.float32, device=positions.device)
-        cos, sin = self.rotary(like, positions)
-        return cos, sin
+        return self.rotary(positions)
 
     def inject(self, features: Tensor, positions: Tensor) -> list[KeysValues]:
         """Turn the target's features [B, T, K·H] at positions [B, T] into every layer's keys and values."""

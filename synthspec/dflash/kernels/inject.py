@@ -32,14 +32,16 @@ def inject(context: Tensor, attentions: Sequence[Attention], cos: Tensor, sin: T
     Returns:
         For every layer keys and values [B, G, T, D]: views of one tensor, in the context's dtype.
     """
-    weights = [part.weight for one in attentions for part in (one.k_proj, one.v_proj)]
-    stacked = torch.cat([weight.to(context.dtype) for weight in weights])  # [L·2·G·D, H]
+    parts = [part for one in attentions for part in (one.k_proj, one.v_proj)]
+    stacked = torch.cat([part.weight.to(context.dtype) for part in parts])  # [L·2·G·D, H]
+    biases = [part.bias.to(context.dtype) for part in parts if part.bias is not None]
     gains = torch.stack([one.k_norm.weight for one in attentions])  # [L, D]
     first = attentions[0]
-    out = keys_values(linear(context, stacked), gains, cos, sin, first.kv_heads, first.k_norm.eps)
+    projected = linear(context, stacked, torch.cat(biases) if biases else None)
+    out = keys_values(projected, gains, cos, sin, first.kv_heads, first.k_norm.eps)
     # One unbind: its backward pass gathers the gradients of all layers in one copy.
-    parts = out.flatten(0, 1).unbind()
-    return list(zip(parts[::2], parts[1::2], strict=True))
+    found = out.flatten(0, 1).unbind()
+    return list(zip(found[::2], found[1::2], strict=True))
 
 
 def keys_values(projected: Tensor, gains: Tensor, cos: Tensor, sin: Tensor, heads: int, eps: float) -> Tensor:
