@@ -226,7 +226,8 @@ class Train(Part):
 
     start: str = Field(
         "smollm2",
-        description="`smollm2` (the starting drafter that ships), or a folder in the z-lab layout",
+        description="`smollm2` (the starting drafter that ships), a folder in the layout of z-lab or of "
+        "speculators, or a hub id with its commit, `owner/name@commit`",
     )
     features: FeatureServer | None = Field(
         None, description="a SGLang server that reads the training set; by default this process does"

@@ -119,6 +119,7 @@ class ExportManifest(_Part):
     """export/manifest.json: binds a drafter to the one target that it was trained for."""
 
     version: Literal[1] = 1
+    format: Literal["sglang", "vllm", "transformers"] = Field("sglang", description="whose layout it is in")
     run: str
     weights_sha256: Digest
     config_sha256: Digest

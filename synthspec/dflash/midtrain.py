@@ -6,8 +6,7 @@ import copy
 import json
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from importlib.resources import files
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,13 @@ import torch
 
 from synthspec.dflash import ranks
 from synthspec.dflash.batches import Document
-from synthspec.dflash.checkpoint import WEIGHTS, check_fits, load, save
+from synthspec.dflash.checkpoint import WEIGHTS, check_fits, check_mask, find, load, save
 from synthspec.dflash.features import Features, Online, Reader, extract, size_in_bytes
 from synthspec.dflash.model import Drafter
 from synthspec.dflash.state import STATE
 from synthspec.dflash.train import fit
 from synthspec.errors import UserError
-from synthspec.files import is_folder, write_json
+from synthspec.files import write_json
 from synthspec.samples.schema import read_rows
 from synthspec.spec import Train
 from synthspec.targets.load import LoadedTarget
@@ -30,26 +29,13 @@ Row = dict[str, Any]
 FEATURES = "features.bin"
 
 
-def start_folder(settings: Train, root: Path | None = None) -> Path:
-    """The folder of the starting drafter.
+def load_start(settings: Train, target: LoadedTarget, root: Path | None = None) -> Drafter:
+    """The starting drafter in float32, refused when it belongs to another target.
 
     Args:
         root: what a relative `train.start` is relative to.
-
-    Raises:
-        UserError: there is no such folder.
     """
-    if settings.start == "smollm2":
-        return Path(str(files("synthspec.examples") / "starting-drafter"))
-    folder = (root or Path()) / settings.start
-    if not is_folder(folder):
-        raise UserError(f"train.start: there is no folder {folder}; give a drafter's folder, or smollm2")
-    return folder
-
-
-def load_start(settings: Train, target: LoadedTarget, root: Path | None = None) -> Drafter:
-    """The starting drafter in float32, refused when it belongs to another target."""
-    folder = start_folder(settings, root)
+    folder = find(settings.start, root)
     drafter = load(folder)
     about = target.description
     check_fits(
@@ -58,7 +44,10 @@ def load_start(settings: Train, target: LoadedTarget, root: Path | None = None) 
         hidden_size=about["hidden_size"],
         layers=about["layers"],
         vocabulary=about["vocab_size"],
+        target=about,
     )
+    check_mask(drafter.config, folder, target.tokenizer)
+    drafter.config = replace(drafter.config, num_target_layers=about["layers"])
     return drafter
 
 
@@ -150,7 +139,9 @@ def midtrain(
     made = [done, *(out / "final" / name for name in ("config.json", WEIGHTS))]
     ranks.check_device(target.model.device)
     if not ranks.tell(all(path.is_file() for path in made)):
-        prepared = ranks.together(lambda: _prepare(trainset, target, settings, root, reader))
+        prepared = ranks.together(
+            lambda: _prepare(trainset, target, settings, root, reader, evaluate is not None)
+        )
         features = _features(prepared, target, settings, out, reading, say)
         _train(prepared, features, target, settings, out, seed, evaluate, choose, stop, tick, told)
 
@@ -189,6 +180,7 @@ def _prepare(
     settings: Train,
     root: Path | None,
     reader: Callable[[Sequence[int]], Reader] | None,
+    measured: bool,
 ) -> _Prepared:
     rows = read_rows(trainset)
     start = load_start(settings, target, root)
@@ -199,6 +191,8 @@ def _prepare(
             f"{trainset} was answered by another target ({', '.join(sorted(others))}) than the spec's "
             f"({target.fingerprint}): generate it again, or set target back to what it was"
         )
+    if measured and target.model.recurrent:  # told before the features are read, not at the first checkpoint
+        target.model.new_cache(0)
     read = reader(start.config.target_layer_ids) if reader else None
     # Under a constraint the target's choice is the engine's too; elsewhere all that it weighed is its own.
     free = {number for number, row in enumerate(rows) if not row["held"]}

@@ -24,9 +24,11 @@ Row = dict[str, Any]
 
 def start_folder(run: Run) -> Path:
     """The folder of the drafter that training starts from."""
-    from synthspec.dflash.midtrain import start_folder as find
+    from synthspec.dflash.checkpoint import find
 
-    return find(run.spec.train, run.root)
+    if "@" in run.spec.train.start:
+        unlock_hub(run.spec.hub.key, run.root)
+    return find(run.spec.train.start, run.root)
 
 
 def target_of(run: Run) -> Target:
@@ -84,20 +86,21 @@ def fitting_target(run: Run) -> Row:
 
 def fitting_start(run: Run, target: Row) -> Any:
     """The starting drafter's config, which must be one for this target."""
-    from synthspec.dflash.checkpoint import WEIGHTS, check_fits
+    from synthspec.dflash.checkpoint import check_files, check_fits, check_mask
     from synthspec.dflash.config import read_config
 
     folder = start_folder(run)
     config = read_config(folder)
-    if not (folder / WEIGHTS).is_file():
-        raise UserError(f"train.start: {folder} holds no weights: {WEIGHTS} is missing")
+    check_files(folder)
     check_fits(
         config,
         folder,
         hidden_size=target["hidden_size"],
         layers=target["layers"],
         vocabulary=target["vocab_size"],
+        target=target,
     )
+    check_mask(config, folder, tokenizer_of(run))
     return config
 
 
