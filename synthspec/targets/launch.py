@@ -88,9 +88,14 @@ def check_launch(launch: Launch) -> None:
             "'synthspec[sglang]', or name the interpreter of an environment that has it with --python"
         )
     if launch.drafter is not None:
-        from synthspec.dflash.config import read_config
+        from synthspec.dflash.config import read_config, read_raw
 
         read_config(launch.drafter)
+        if "speculators_model_type" in read_raw(launch.drafter):
+            raise UserError(
+                f"--drafter: {launch.drafter} is in the layout of speculators, which SGLang does not read: "
+                "name the run's export/, or write it with `synthspec export --format sglang`"
+            )
     if _answers(launch.url, "/health"):
         raise UserError(f"--port: a server answers at {launch.url} already; end it, or name another port")
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from synthspec.dflash.speculators import to_speculators
 from synthspec.errors import UserError
 from synthspec.targets.launch import Died, Launch, check_launch, serving
+from tests.dflash.conftest import drafter_config
 
 # What `python -m sglang.launch_server` is here: it answers /health, or fails as the variable says.
 SERVER = """
@@ -116,3 +120,11 @@ def _server(port: int) -> int:
         if "sglang.launch_server" in (one.info["cmdline"] or []) and str(port) in one.info["cmdline"]
     ]
     return int(found)
+
+
+def test_a_drafter_written_for_vllm_is_refused_before_the_server_starts(launch, tmp_path):
+    config = to_speculators(drafter_config(), "target", ["LlamaForCausalLM"])
+    (tmp_path / "drafter").mkdir()
+    (tmp_path / "drafter" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="in the layout of speculators, which SGLang does not read"):
+        check_launch(replace(launch, drafter=tmp_path / "drafter"))
