@@ -178,14 +178,22 @@ def sample(
 ) -> int:
     """Draw a token from the softmax of `logits` [vocabulary] / temperature.
 
+    A race of exponential times: where token i waits e_i / p_i, e_i drawn from Exp(1), i comes first with the
+    probability p_i.  A time belongs to a token, not to its rank, so that logits which another batch rounds
+    otherwise give the same token.
+
     Args:
         top_p: of the likeliest tokens only those that are needed for this share of the odds together.
         top_k: only so many of the likeliest tokens; None: all.
     """
-    odds, tokens = torch.softmax(logits.float().cpu() / temperature, -1).sort(descending=True, stable=True)
-    odds = odds[:top_k]
+    odds = torch.softmax(logits.float().cpu() / temperature, -1)
+    times = torch.empty_like(odds).exponential_(generator=dice)
+    if top_k is None and top_p >= 1:
+        return int((odds / times).argmax())
+    odds, tokens = odds.sort(descending=True, stable=True)
+    odds, tokens = odds[:top_k], tokens[:top_k]
     odds = odds * (odds.cumsum(-1) - odds < top_p)  # the first one always stays
-    return int(tokens[torch.multinomial(odds, 1, generator=dice)])
+    return int(tokens[(odds / times[tokens]).argmax()])
 
 
 def mask_logits(logits: Tensor, bitmask: Tensor) -> None:

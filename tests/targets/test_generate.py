@@ -70,6 +70,20 @@ def test_log_probabilities_are_those_of_the_tokens_written(model):
     torch.testing.assert_close(torch.tensor(one.logprobs), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("limits", [{}, {"top_p": 0.9999}])
+def test_what_rounds_otherwise_is_drawn_alike(limits):
+    """Another batch moves logits by some 1e-5, and the ranks of those that come close."""
+    logits = torch.arange(64) * 1e-6
+    moved = logits + 1e-5 * torch.randn(64, generator=torch.Generator().manual_seed(0))
+    assert not torch.equal(logits.argsort(), moved.argsort())
+    drawn, again = (
+        [sample(one, 1.0, torch.Generator().manual_seed(seed), **limits) for seed in range(300)]
+        for one in (logits, moved)
+    )
+    assert drawn == again
+    assert len(set(drawn)) > 50
+
+
 @pytest.mark.parametrize(
     ("limits", "drawn"),
     [
