@@ -1,7 +1,19 @@
 """Speculative decoding of our own: draft a block, verify it, keep what the target would have written.
 
-Greedy and lossless: every token is the target's own choice, so the text is that of plain decoding; the
-drafter decides only how many target passes it takes.
+Lossless, greedy or sampled: every token is the target's own choice, so the text is that of plain decoding
+with the same seed; the drafter decides only how many target passes it takes.
+
+Sampled, this is rejection sampling (arXiv 2211.17192) for a drafter that names one token a place, which is
+how DFlash is served: a draft d is accepted with the probability p(d) that the target gives it, and a refused
+one leaves a token x ≠ d with p(x) / (1 − p(d)).  Drawing x from p, and accepting d where x = d, is the same
+law: x = d has probability p(d), and given x ≠ d it is drawn from the rest.  p is what the constraint,
+temperature, top_k and top_p leave of the target's softmax.
+
+What can be promised depends on the target's dtype.  The target reads a block in one pass and plain decoding
+a token at a time, and the two round differently.  In float32 that is some 1e-5 of a logit: texts are equal,
+but for a tie so close.  In bfloat16 it is some 1e-2: every token still is the target's choice in the pass that
+read it, but the text may part from plain decoding's, and from that of another batch, where two tokens come
+close.  It cannot be promised token by token.
 """
 
 from __future__ import annotations
@@ -14,8 +26,9 @@ import torch
 from torch import Tensor
 
 from synthspec.dflash.model import Drafter, KeysValues
+from synthspec.errors import UserError
 from synthspec.targets.causal import CausalModel
-from synthspec.targets.generate import TokenRule, mask_logits, prefill
+from synthspec.targets.generate import TokenRule, mask_logits, prefill, sample
 
 
 class RevocableRule(TokenRule, Protocol):
@@ -30,11 +43,15 @@ class RevocableRule(TokenRule, Protocol):
 
 @dataclass(frozen=True)
 class SpeculativeAsk:
-    """One prompt to continue: token ids, the most tokens to write, a constraint or none."""
+    """One prompt to continue; its fields are those of `synthspec.targets.generate.Ask`."""
 
     ids: Sequence[int]
     max_new_tokens: int
     constraint: RevocableRule | None = None
+    temperature: float = 0.0
+    seed: int = 0
+    top_p: float = 1.0
+    top_k: int | None = None
 
 
 @dataclass
@@ -89,16 +106,23 @@ def decode(
     stop_ids: Sequence[int],
     tick: Callable[[int], None] = lambda n: None,
 ) -> list[Trace]:
-    """Continue one batch of prompts greedily, drafting a block a step.
+    """Continue one batch of prompts, drafting a block a step.
 
     A step drafts block_size − 1 tokens behind the last known one, runs the target over all of them at
     once, and keeps the longest prefix that the target agrees with plus the target's own next token.
     Under a constraint the target chooses among allowed tokens only; drafts are not constrained.
 
+    A row draws from random numbers of its own, one token after the other as plain decoding does, so its
+    text depends neither on its neighbours nor on the drafter.
+
     Args:
         drafter: in the target's dtype, on its device.
         tick: called before every step with the number of requests that the one before has ended.
+
+    Raises:
+        UserError: the target keeps a state that cannot be taken back.
     """
+    _refuse_running_state(model)
     taps, size, mask_id = (
         drafter.config.target_layer_ids,
         drafter.config.block_size,
@@ -115,8 +139,8 @@ def decode(
     traces = [Trace() for _ in asks]
     live = list(range(len(asks)))
 
-    constraints = [ask.constraint for ask in asks]
-    first = _choose(model.logits(hidden)[:, None], constraints, [[] for _ in asks], stop)
+    dice = [torch.Generator().manual_seed(ask.seed) for ask in asks]
+    first = _choose(model.logits(hidden)[:, None], asks, dice, [[] for _ in asks], stop)
     for trace, ask, (token,) in zip(traces, asks, first, strict=True):
         _extend(trace, ask, [token], stop)
 
@@ -143,7 +167,8 @@ def decode(
         hidden, tapped = model.forward(block, at, cache, taps)
         assert tapped is not None
         drafts = block[:, 1:].tolist()
-        chosen = _choose(model.logits(hidden), [constraints[row] for row in live], drafts, stop)
+        logits = model.logits(hidden)
+        chosen = _choose(logits, [asks[row] for row in live], [dice[row] for row in live], drafts, stop)
         memory.add(tapped, at)
         for i, row in enumerate(live):
             trace, agreed = traces[row], len(chosen[i]) - 1
@@ -152,9 +177,20 @@ def decode(
             _extend(trace, asks[row], chosen[i], stop)
 
 
+def _refuse_running_state(model: CausalModel) -> None:
+    """Such a state has read the refused drafts, and the cache's positions cannot make it forget them."""
+    if getattr(model.model, "_is_stateful", False):
+        raise UserError(
+            f"target.model: {model.config.model_type} keeps a running state, from which refused drafts cannot "
+            "be taken back here: measure its drafter on the server that serves it, or choose a target whose "
+            "layers all attend"
+        )
+
+
 def _choose(
     logits: Tensor,
-    constraints: Sequence[RevocableRule | None],
+    asks: Sequence[SpeculativeAsk],
+    dice: Sequence[torch.Generator],
     drafts: Sequence[Sequence[int]],
     stop: frozenset[int],
 ) -> list[list[int]]:
@@ -162,23 +198,30 @@ def _choose(
 
     Args:
         logits: [rows, S, vocabulary]; offset j speaks of the token that draft j stands for.
+        dice: of each row; a number is drawn for each token chosen, and none for what lies behind.
         drafts: S − 1 drafted tokens a row.
     """
     rows, size, vocabulary = logits.shape
     reach = [size - 1] * rows
-    if any(constraints):
+    if any(ask.constraint for ask in asks):
         bitmask = torch.full((rows * size, (vocabulary + 31) // 32), -1, dtype=torch.int32)
-        for i, constraint in enumerate(constraints):
-            if constraint is not None:
-                reach[i] = _mask_along(constraint, drafts[i], bitmask, i * size, stop)
+        for i, ask in enumerate(asks):
+            if ask.constraint is not None:
+                reach[i] = _mask_along(ask.constraint, drafts[i], bitmask, i * size, stop)
         mask_logits(logits.view(rows * size, vocabulary), bitmask)
-    choices = logits.argmax(-1).tolist()
-    chosen = []
-    for choice, draft, most in zip(choices, drafts, reach, strict=True):
-        agreed = 0
-        while agreed < min(len(draft), most) and choice[agreed] == draft[agreed]:
-            agreed += 1
-        chosen.append(choice[: agreed + 1])
+    likeliest = logits.argmax(-1).tolist()
+    chosen: list[list[int]] = []
+    for i, (ask, draft) in enumerate(zip(asks, drafts, strict=True)):
+        tokens: list[int] = []
+        for place in range(reach[i] + 1):
+            if ask.temperature > 0:
+                token = sample(logits[i, place], ask.temperature, dice[i], ask.top_p, ask.top_k)
+            else:
+                token = likeliest[i][place]
+            tokens.append(token)
+            if place < reach[i] and token != draft[place]:
+                break
+        chosen.append(tokens)
     return chosen
 
 
