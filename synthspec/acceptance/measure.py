@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from synthspec.acceptance.compare import accept_len, bootstrap, paired_bootstrap
-from synthspec.acceptance.trace import totals, trace
+from synthspec.acceptance.trace import drafted_kinds, totals, trace
 from synthspec.dflash.decode import Trace
 from synthspec.dflash.model import Drafter
-from synthspec.grammar.conform import label
 from synthspec.samples.schema import DEV, SPAN_KINDS, read_rows
 from synthspec.targets.load import LoadedTarget
 
@@ -68,12 +67,8 @@ def _by_span(
 ) -> dict[str, dict[str, int]]:
     counts = {kind: {"accepted": 0, "proposed": 0} for kind in SPAN_KINDS}
     for row, one in zip(rows, traces, strict=True):
-        kinds: list[str] = []
-        for kind, start, end in label(row["constraint"], one.ids, target.tokenizer):
-            kinds += [kind] * (end - start)
-        for place, agreed in zip(one.places, one.accepted, strict=True):
-            looked_at = min(agreed + 1, block_size - 1)  # the accepted drafts and the first refused one
-            for k, kind in enumerate(kinds[place : place + looked_at]):
+        for kinds, agreed in zip(drafted_kinds(row, one, target, block_size), one.accepted, strict=True):
+            for k, kind in enumerate(kinds):
                 counts[kind]["proposed"] += 1
                 counts[kind]["accepted"] += k < agreed
     return {kind: count for kind, count in counts.items() if count["proposed"]}

@@ -13,6 +13,7 @@ import numpy as np
 from synthspec.dflash.decode import SpeculativeAsk, Trace, decode
 from synthspec.dflash.model import Drafter
 from synthspec.files import content_id
+from synthspec.grammar.conform import label
 from synthspec.samples.schema import TRACES, read_rows, write_rows
 from synthspec.targets.lanes import side_by_side
 from synthspec.targets.load import LoadedTarget
@@ -97,6 +98,27 @@ def _file(folder: Path, rows: Sequence[Row], places: Sequence[int], target: Load
 
 def _trace(row: Row) -> Trace:
     return Trace(**{field.name: row[field.name] for field in fields(Trace)})
+
+
+def drafted_kinds(row: Row, one: Trace, target: LoadedTarget, block_size: int) -> list[list[str]]:
+    """What stands where the drafts were that the target looked at: forced, structure, value or free.
+
+    Decided on the finished answer, so decoding does not wait for it.
+
+    Args:
+        one: what decoding the row gave, with a drafter of this block size.
+
+    Returns:
+        A list for each verify step: the kinds of the places of its accepted drafts, then that of the first
+        refused one, if there is one.  It ends where the answer does.
+    """
+    kinds: list[str] = []
+    for kind, start, end in label(row["constraint"], one.ids, target.tokenizer):
+        kinds += [kind] * (end - start)
+    return [
+        kinds[place : place + min(agreed + 1, block_size - 1)]
+        for place, agreed in zip(one.places, one.accepted, strict=True)
+    ]
 
 
 def totals(traces: Sequence[Trace]) -> tuple[np.ndarray, np.ndarray]:

@@ -7,17 +7,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from synthspec.acceptance import measure as measuring
 from synthspec.acceptance import trace as tracing
 from synthspec.acceptance.compare import accept_len
 from synthspec.acceptance.measure import kind_of, measure, on_the_way, summarise
-from synthspec.acceptance.trace import batches, trace
+from synthspec.acceptance.trace import batches, drafted_kinds, trace
 from synthspec.dflash.decode import Trace
 from synthspec.dflash.model import Drafter
+from synthspec.grammar.constraint import Constraint, Json
 from synthspec.samples.schema import SAMPLES, write_rows
 from synthspec.targets.causal import CausalModel
 from synthspec.targets.generate import Ask, generate
 from tests.dflash.conftest import drafter_config, tiny_llama
+from tests.prompting.prompting_cases import tokenizer_with
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def target():
 @pytest.fixture
 def _all_free(monkeypatch):
     """Without a tokenizer at hand every token is free."""
-    monkeypatch.setattr(measuring, "label", lambda constraint, ids, tokenizer: [("free", 0, len(ids))])
+    monkeypatch.setattr(tracing, "label", lambda constraint, ids, tokenizer: [("free", 0, len(ids))])
 
 
 def drafter(seed: int) -> Drafter:
@@ -56,7 +57,7 @@ def sample(number: int, grammar: str | None = "g", tokens: int = 20) -> dict:
 
 def test_numbers_of_a_set_follow_from_its_traces(target, monkeypatch):
     kinds = {(0, 1, 2, 3, 4, 5, 6, 7, 8): [("forced", 0, 3), ("value", 3, 7), ("structure", 7, 9)]}
-    monkeypatch.setattr(measuring, "label", lambda constraint, ids, tokenizer: kinds[tuple(ids)])
+    monkeypatch.setattr(tracing, "label", lambda constraint, ids, tokenizer: kinds[tuple(ids)])
     one = Trace(ids=list(range(9)), accepted=[3, 0, 3], places=[1, 5, 6], finish_reason="stop")
     found = summarise([sample(0)], [one], target, block_size=4)
     assert found["accept_len"] == 3.0
@@ -69,6 +70,40 @@ def test_numbers_of_a_set_follow_from_its_traces(target, monkeypatch):
         "forced": {"accepted": 2, "proposed": 2},
         "value": {"accepted": 2, "proposed": 3},
         "structure": {"accepted": 2, "proposed": 2},
+    }
+
+
+def test_every_draft_that_was_looked_at_has_the_kind_of_the_token_in_its_place(target):
+    """A token is a byte: `{"city": "Oslo"}`, with the end at 16."""
+    target.tokenizer = tokenizer_with(None)
+    schema = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 9}},
+        "required": ["city"],
+        "additionalProperties": False,
+    }
+    row = {**sample(0), "constraint": Constraint(Json(schema)).to_json(), "held": True}
+    ids = [*target.tokenizer.encode('{"city": "Oslo"}'), target.tokenizer.convert_tokens_to_ids("<|im_end|>")]
+    one = Trace(ids=ids, accepted=[3, 3, 2, 0, 3], places=[1, 5, 9, 12, 13], finish_reason="stop")
+    assert drafted_kinds(row, one, target, block_size=4) == [
+        ["forced"] * 3,
+        ["forced"] * 3,
+        ["forced", "value", "value"],  # two accepted, and the refused one behind them
+        ["value"],
+        ["value", "structure", "forced"],  # the quotation mark could have been a letter
+    ]
+    cut = Trace(ids=ids[:11], accepted=[3, 3, 3], places=[1, 5, 9], finish_reason="length")
+    assert drafted_kinds(row, cut, target, block_size=4) == [
+        ["forced"] * 3,
+        ["forced"] * 3,
+        ["forced", "value"],
+    ]
+    assert drafted_kinds(sample(0), cut, target, block_size=4)[2] == ["free"] * 2
+    measured = summarise([row], [one], target, block_size=4)["by_span"]
+    assert measured == {
+        "forced": {"accepted": 8, "proposed": 8},
+        "structure": {"accepted": 1, "proposed": 1},
+        "value": {"accepted": 2, "proposed": 4},
     }
 
 
