@@ -26,7 +26,6 @@ import torch
 from torch import Tensor
 
 from synthspec.dflash.model import Drafter, KeysValues
-from synthspec.errors import UserError
 from synthspec.targets.causal import CausalModel
 from synthspec.targets.generate import TokenRule, mask_logits, prefill, sample
 
@@ -120,9 +119,8 @@ def decode(
         tick: called before every step with the number of requests that the one before has ended.
 
     Raises:
-        UserError: the target keeps a state that cannot be taken back.
+        UserError: the target is recurrent, see `CausalModel.new_cache`.
     """
-    _refuse_running_state(model)
     taps, size, mask_id = (
         drafter.config.target_layer_ids,
         drafter.config.block_size,
@@ -175,16 +173,6 @@ def decode(
             trace.accepted.append(agreed)
             trace.places.append(len(trace.ids))
             _extend(trace, asks[row], chosen[i], stop)
-
-
-def _refuse_running_state(model: CausalModel) -> None:
-    """Such a state has read the refused drafts, and the cache's positions cannot make it forget them."""
-    if getattr(model.model, "_is_stateful", False):
-        raise UserError(
-            f"target.model: {model.config.model_type} keeps a running state, from which refused drafts cannot "
-            "be taken back here: measure its drafter on the server that serves it, or choose a target whose "
-            "layers all attend"
-        )
 
 
 def _choose(

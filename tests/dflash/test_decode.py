@@ -3,20 +3,16 @@ from __future__ import annotations
 import random
 from collections import Counter
 from itertools import product
-from pathlib import Path
 
 import pytest
 import torch
-from transformers import RecurrentGemmaConfig, RecurrentGemmaForCausalLM
 
-from synthspec.dflash.checkpoint import load
+from synthspec.dflash.checkpoint import find, load
 from synthspec.dflash.decode import SpeculativeAsk, decode
-from synthspec.dflash.midtrain import start_folder
 from synthspec.dflash.model import Drafter
-from synthspec.errors import UserError
 from synthspec.grammar.constraint import Constraint, Json, Text, TokenConstraints
 from synthspec.grammar.constraint import row as row_of
-from synthspec.spec import Target, Train
+from synthspec.spec import Target
 from synthspec.targets.causal import CausalModel
 from synthspec.targets.generate import Ask, generate
 from synthspec.targets.load import load_target
@@ -358,25 +354,11 @@ def test_sampled_tokens_have_the_odds_that_the_target_gives_them(how):
     assert min(accepted[n] for n in range(3)) > count / 50
 
 
-def test_a_target_with_a_running_state_is_refused_in_words(drafter):
-    config = RecurrentGemmaConfig(
-        vocab_size=97,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=6,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        lru_width=32,
-    )
-    with pytest.raises(UserError, match=r"target\.model: recurrent_gemma .*keeps a running state"):
-        decode(CausalModel(RecurrentGemmaForCausalLM(config)), drafter, [SpeculativeAsk([1], 4)], stop_ids=[])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_smollm2_writes_what_it_writes_without_the_starting_drafter(temperature):
     target = load_target(Target(dtype="float32"))
-    drafter = load(start_folder(Train(), Path()), torch.float32)
+    drafter = load(find("smollm2"))
     said = ["What is two plus two?", "A city and a word on it, please.", "Tell me how a kettle works."]
     prompts = [
         target.tokenizer.apply_chat_template(
