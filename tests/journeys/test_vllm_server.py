@@ -49,11 +49,12 @@ CITY = {
 
 def start(shell: Shell, model: Path, port: int) -> subprocess.Popen[str]:
     command = f"{INTERPRETER} -m vllm.entrypoints.openai.api_server --model {model} --port {port} {FLAGS}"
-    few = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+    calm = {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+    calm |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}  # where vLLM has no GPU
     with (shell.folder / f"{port}.log").open("a") as log:
         return subprocess.Popen(
             f"{command} --host 127.0.0.1".split(),
-            env={**shell.env, **few},
+            env={**shell.env, **calm},
             stdout=log,
             stderr=log,
             stdin=subprocess.DEVNULL,
@@ -204,9 +205,9 @@ def desk(shell: Shell, port: int) -> Path:
 def a_desk(shell: Shell, name: str, port: int) -> Path:
     shell.run(f"synthspec init {name}")
     spec = shell.folder / name / "synthspec.yaml"
-    edit(spec, SMALL)
+    edit(spec, {**SMALL, "rows_per_grammar": 7, "replay": {"share": 0.3, "max_new_tokens": 8}})
     spec.write_text(spec.read_text().replace("worker:\n  kind: transformers\n", ""))
-    edit(spec, {"worker": {"kind": "vllm", "urls": [f"http://127.0.0.1:{port}"], "batch_rows": 4}})
+    edit(spec, {"worker": {"kind": "vllm", "urls": [f"http://127.0.0.1:{port}"], "batch_rows": 3}})
     return spec
 
 
