@@ -224,10 +224,9 @@ def _guessed(run: Run, grammars: list[Any]) -> list[Row]:
         trained += 0 if held else most
         row = {"purpose": "grammar", "grammar": grammar.name, "max_new_tokens": grammar.max_new_tokens}
         rows += [{**row, "prompt_ids": ids}] * most * spec.generate.samples
-    if spec.replay.source:
-        wanted = replay_samples(spec, trained * (1 - spec.holdout.prompts))
-        row = {"purpose": "replay", "grammar": None, "max_new_tokens": spec.replay.max_new_tokens}
-        rows += [{**row, "prompt_ids": ids}] * wanted * spec.generate.samples
+    wanted = sum(replay_samples(spec, trained * (1 - spec.holdout.prompts)).values())
+    row = {"purpose": "replay", "grammar": None, "max_new_tokens": spec.replay.max_new_tokens}
+    rows += [{**row, "prompt_ids": ids}] * wanted * spec.generate.samples
     for ood in spec.ood:
         row = {"purpose": "ood", "grammar": None, "set": ood.name, "max_new_tokens": ood.max_new_tokens}
         rows += [{**row, "prompt_ids": ids}] * ood.requests

@@ -46,7 +46,7 @@ def make_preview(path: Path, n: int) -> list[Row]:
             if source.name in spec.match:
                 prompts.update((row["id"], row) for row in pull(source, run.root, seen, tick)[0])
         only_grammars = spec.model_copy(
-            update={"ood": [], "replay": spec.replay.model_copy(update={"source": None})}
+            update={"ood": [], "replay": spec.replay.model_copy(update={"source": None, "sources": {}})}
         )
         matches = match(list(prompts.values()), list(grammars.values()), only_grammars)[0]
         chosen = [

@@ -211,7 +211,25 @@ class Replay(Part):
 
     source: Name | None = Field(None, description="the prompt source of replay; none: no replay")
     share: Share = Field(0.3, description="share of the training set's samples")
+    sources: dict[Name, Share] = Field(
+        {}, description="in place of source and share: several prompt sources, each with its share"
+    )
     max_new_tokens: int = Field(96, ge=8)
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Replay:
+        if self.sources and {"source", "share"} & self.model_fields_set:
+            raise ValueError("give either source and share, or sources")
+        if (total := sum(self.sources.values())) >= 1:
+            raise ValueError(
+                f"the shares of sources are {total:g} together, which leaves none for the grammars; lower one"
+            )
+        return self
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The share of each prompt source; none: no replay."""
+        return self.sources or ({self.source: self.share} if self.source else {})
 
 
 class FeatureServer(Part):
@@ -350,6 +368,7 @@ class Spec(Part):
         used: list[tuple[Place, str]] = [
             *((("match", number), name) for number, name in enumerate(self.match)),
             *([(("replay", "source"), self.replay.source)] if self.replay.source else []),
+            *((("replay", "sources", name), name) for name in self.replay.sources),
             *((("ood", number, "source"), ood.source) for number, ood in enumerate(self.ood)),
         ]
         for number, (place, name) in enumerate(used):

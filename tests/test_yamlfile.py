@@ -187,6 +187,16 @@ def test_a_source_named_twice_is_a_mistake(tmp_path):
     assert line == "3: match[1]: the source 'p' is used above already; give each use a source of its own"
 
 
+def test_sources_of_replay_are_prompt_sources_and_leave_some_for_the_grammars(tmp_path):
+    for sources, words in {
+        "{sources: {x: 0.5}}": "5: replay.sources.x: there is no prompt source 'x'; there are p",
+        "{sources: {p: 0.5, x: 0.5}}": "5: replay: the shares of sources are 1 together, which leaves none for "
+        "the grammars; lower one",
+        "{sources: {p: 0.5}, share: 0.1}": "5: replay: give either source and share, or sources",
+    }.items():
+        assert told(tmp_path, f"{SPEC}replay: {sources}\n", Spec) == [words]
+
+
 def test_mistakes_between_fields_are_told_together_where_they_stand(tmp_path):
     sets = "ood:\n  - {name: dev, source: p}\n  - {name: sums, source: x}\n  - {name: sums, source: y}\n"
     assert told(tmp_path, SPEC + sets, Spec) == [

@@ -80,10 +80,10 @@ def match(
     states.update(dict.fromkeys(near, "surplus"))
     for prompt_id, grammar, tool, score in pairs:
         take(prompt_id, "grammar", grammar=grammar, tool=tool, score=score)
-    if spec.replay.source:
-        trained = sum(row["grammar"] not in spec.holdout.grammars for row in rows)
-        wanted = replay_samples(spec, math.ceil(trained * (1 - spec.holdout.prompts)) * _REPLAY_SLACK)
-        for prompt_id in _first(by_source[spec.replay.source], wanted, states):
+    trained = sum(row["grammar"] not in spec.holdout.grammars for row in rows)
+    replay = replay_samples(spec, math.ceil(trained * (1 - spec.holdout.prompts)) * _REPLAY_SLACK)
+    for source, wanted in replay.items():
+        for prompt_id in _first(by_source[source], wanted, states):
             take(prompt_id, "replay")
     for ood in spec.ood:
         for prompt_id in _first(by_source[ood.source], ood.requests, states):
@@ -99,9 +99,11 @@ def quota(spec: Spec, grammar: Grammar) -> int:
     return max(1, round(spec.rows_per_grammar * grammar.weight))
 
 
-def replay_samples(spec: Spec, grammar_samples: float) -> int:
-    """How many replay samples make up `replay.share` of a training set with so many of grammars."""
-    return math.ceil(grammar_samples * spec.replay.share / (1 - spec.replay.share))
+def replay_samples(spec: Spec, grammar_samples: float) -> dict[str, int]:
+    """How many samples of each replay source make up its share of a training set with so many of grammars."""
+    shares = spec.replay.shares
+    rest = 1 - sum(shares.values())
+    return {source: math.ceil(grammar_samples * share / rest) for source, share in shares.items()}
 
 
 def nearness(texts: Sequence[str], tools: Sequence[tuple[str, str]]) -> NDArray[np.float32]:

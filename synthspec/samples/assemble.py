@@ -113,12 +113,16 @@ def assemble(
         states[place] = "contaminated" if by_prompt or by_completion else "kept"
     train = [place for place in train if states[place] == "kept"]
     replay = [place for place in replay if states[place] == "kept"]
-    wanted = round(len(train) * spec.replay.share / (1 - spec.replay.share))
-    for place in replay[wanted:]:
+    shares = spec.replay.sources or {"": spec.replay.share}  # of all replay, where there is one source
+    taken = []
+    for source, share in shares.items():
+        own = [place for place in replay if source in ("", rows[place]["lineage"]["source"])]
+        taken += own[: round(len(train) * share / (1 - sum(shares.values())))]
+    for place in {*replay} - {*taken}:
         states[place] = "surplus"
 
     names = [DEV, HELDOUT_PROMPTS, *map(_of_grammar, spec.holdout.grammars), *(ood.name for ood in spec.ood)]
-    sets = {TRAIN: sorted(train + replay[:wanted]), **{name: pools.get(name, []) for name in names}}
+    sets = {TRAIN: sorted(train + taken), **{name: pools.get(name, []) for name in names}}
     tick(len(rows))
     as_given = [state for _, state in sorted(zip(order, states, strict=True))]
     return {name: [rows[place] for place in places] for name, places in sets.items()}, as_given

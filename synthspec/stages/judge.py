@@ -144,8 +144,7 @@ def report(run: Run) -> Counts:
 def _sources(run: Run) -> list[Row]:
     spec = run.spec
     uses = dict.fromkeys(spec.match, "grammars")
-    if spec.replay.source:
-        uses[spec.replay.source] = "replay"
+    uses |= dict.fromkeys(spec.replay.shares, "replay")
     uses |= {ood.source: f"measuring {ood.name.replace('_', ' ')}" for ood in spec.ood}
     keys = ("source", "dataset", "revision", "licence")
     found = Counter(tuple(row[key] for key in keys) for row in run.rows("prompts/prompts.parquet"))

@@ -10,7 +10,7 @@ from typing import Any
 from synthspec.errors import UserError
 from synthspec.ledger import Counts
 from synthspec.run import Run
-from synthspec.spec import Train
+from synthspec.spec import Spec, Train
 from synthspec.stages import facts, judge, produce, train
 
 Settings = dict[str, Any]
@@ -63,9 +63,13 @@ def _match(run: Run) -> Settings:
         "match": spec.match,
         "rows_per_grammar": spec.rows_per_grammar,
         "holdout": spec.holdout.model_dump(mode="json"),
-        "replay": spec.replay.model_dump(mode="json", include={"source", "share"}),
+        "replay": {"source": spec.replay.source, **_shares(spec)},
         "ood": [ood.model_dump(mode="json", include={"name", "source", "requests"}) for ood in spec.ood],
     }
+
+
+def _shares(spec: Spec) -> Settings:
+    return {"share": spec.replay.share, **({"sources": spec.replay.sources} if spec.replay.sources else {})}
 
 
 def _render(run: Run) -> Settings:
@@ -103,7 +107,7 @@ def _assemble(run: Run) -> Settings:
     return {
         "seed": spec.seed,
         "holdout": spec.holdout.model_dump(mode="json"),
-        "replay": {"share": spec.replay.share},
+        "replay": _shares(spec),
         "ood": [{"name": ood.name, "requests": ood.requests} for ood in spec.ood],
     }
 

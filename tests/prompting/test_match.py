@@ -92,6 +92,19 @@ def test_replay_has_its_share_of_what_is_trained_on_and_sets_their_number(prompt
     assert len({row["prompt_id"] for row in rows}) == len(rows) == states.count("kept")
 
 
+def test_every_source_of_replay_has_its_share(prompts, grammars):
+    spec = a_spec(
+        rows_per_grammar=8,
+        holdout={"prompts": 0.25, "grammars": ["tunes"]},
+        replay={"sources": {"general": 0.25, "chat": 0.25}},
+    )
+    rows, _ = match(prompts, grammars, spec)
+    source = {row["id"]: row["source"] for row in prompts}
+    taken = [source[row["prompt_id"]] for row in rows if row["purpose"] == "replay"]
+    # half of the set together: a quarter each is half of the 12 trained samples, and 5% more
+    assert (taken.count("general"), taken.count("chat")) == (7, 7)
+
+
 def test_the_order_of_prompts_and_grammars_does_not_matter(prompts, grammars):
     spec = a_spec(rows_per_grammar=4, replay={"source": "general", "share": 0.3})
     rows, states = match(prompts, grammars, spec)

@@ -101,6 +101,20 @@ def test_every_sample_is_in_one_set_or_has_its_reason_not_to_be(made):
     assert all(rows == sorted(rows, key=lambda row: row["id"]) for rows in sets.values())
 
 
+def test_every_source_of_replay_fills_its_share(made):
+    for number, row in enumerate(row for row in made.samples if row["purpose"] == "replay"):
+        row["lineage"]["source"] = "chat" if number % 2 else "general"
+    replay = SPEC.replay.model_validate({"sources": {"general": 0.1, "chat": 0.05}})
+    sets, states = assemble(made.samples, made.prompts, SPEC.model_copy(update={"replay": replay}))
+    taken = [row["lineage"]["source"] for row in sets["train"] if row["purpose"] == "replay"]
+    trained = len(sets["train"]) - len(taken)
+    assert trained == 26
+    assert (taken.count("general"), taken.count("chat")) == (3, 2)  # 26 · 0.1 / 0.85, and half as many
+    assert (
+        count("sample", states).dropped["surplus"] == 10 - 1 - 5 + 2
+    )  # of replay, and of the held-out grammar
+
+
 def test_the_order_of_samples_does_not_matter(made):
     sets, states = assemble(made.samples, made.prompts, SPEC)
     order = random.Random(1).sample(range(65), 65)
