@@ -337,8 +337,8 @@ def _tools_travel(grammars: list[Any], tokenizer: Any) -> str:
 
 
 def _sizes(run: Run, requests: list[Row], asked: list[tuple[Any, str, Asked]]) -> dict[str, int]:
-    """Tokens of prompts and completions, of those measured, trained on, and decoded on the way; and how many
-    documents are trained on.
+    """Tokens of prompts and completions, of those measured, trained on (and of these, not held to a grammar),
+    and decoded on the way; and how many documents are trained on.
 
     Args:
         asked: the slots that the target fills before it answers.
@@ -347,7 +347,8 @@ def _sizes(run: Run, requests: list[Row], asked: list[tuple[Any, str, Asked]]) -
     from synthspec.samples.assemble import DEV_OF_GRAMMAR, DEV_OF_REPLAY
 
     spec = run.spec
-    sizes = {"prompt": 0, "completion": 0, "measured": 0, "measured_prompt": 0, "trained": 0, "dev": 0}
+    counted = ("prompt", "completion", "measured", "measured_prompt", "trained", "trained_free", "dev")
+    sizes = dict.fromkeys(counted, 0)
     documents = 0.0
     dev = Counter[str | None]()
     for row in requests:
@@ -359,7 +360,10 @@ def _sizes(run: Run, requests: list[Row], asked: list[tuple[Any, str, Asked]]) -
         measured = 1.0 if held else spec.holdout.prompts if row["purpose"] == "grammar" else 0.0
         sizes["measured"] += round(answer * measured)
         sizes["measured_prompt"] += round(len(row["prompt_ids"]) * measured)
-        sizes["trained"] += round((answer + len(row["prompt_ids"])) * (1 - measured))
+        trained = round((answer + len(row["prompt_ids"])) * (1 - measured))
+        sizes["trained"] += trained
+        if row["purpose"] != "grammar" or spec.generate.decode == "free":
+            sizes["trained_free"] += trained
         documents += 1 - measured
         if not held and dev[row["grammar"]] < (DEV_OF_GRAMMAR if row["grammar"] else DEV_OF_REPLAY):
             dev[row["grammar"]] += 1
@@ -390,6 +394,8 @@ def _products_per_second(device: str, dtype: str) -> float:
 
 def _minutes(run: Run, target: Row, drafter: Any, sizes: dict[str, int], speed: float) -> dict[str, float]:
     """Minutes of the three long stages, from parameters × tokens."""
+    from synthspec.dflash.objectives import foreseen_as
+
     a_token = 2 * target["parameters"]
     minutes: dict[str, float] = {}
     if run.spec.worker.kind == "transformers":
@@ -402,6 +408,9 @@ def _minutes(run: Run, target: Row, drafter: Any, sizes: dict[str, int], speed: 
     documents = settings.batch_documents * settings.accumulate
     blocks = documents * settings.anchors
     head = drafter.hidden_size * drafter.vocab_size
+    if foreseen_as(settings.objective) == "hidden" and sizes["trained"]:
+        # Where there are two distributions to compare, that takes four times as long again.
+        head = round(head * (1 + 4 * sizes["trained_free"] / sizes["trained"]))
     a_step = 6 * blocks * (size * drafter.num_hidden_layers * _of_a_layer(drafter) + (size - 1) * head)
     # Read once, or anew whenever a step wants them.
     readings = settings.steps * documents / sizes["documents"] if settings.features_cache == "none" else 1
@@ -423,14 +432,19 @@ def _disk(run: Run, drafter: Any, sizes: dict[str, int]) -> int:
     import torch
 
     from synthspec.dflash.features import size_in_bytes
+    from synthspec.dflash.objectives import foreseen_as
 
     settings = run.spec.train
     tables = 6 * (sizes["prompt"] + sizes["completion"])
     features = 0
     if settings.features_cache != "none":
-        dtype = getattr(torch, settings.features_cache)
-        taps = len(drafter.target_layer_ids)
-        features = size_in_bytes(sizes["trained"], taps, drafter.hidden_size, dtype=dtype)
+        features = size_in_bytes(
+            sizes["trained"],
+            len(drafter.target_layer_ids),
+            drafter.hidden_size,
+            soft=sizes["trained_free"] if foreseen_as(settings.objective) else 0,
+            dtype=getattr(torch, settings.features_cache),
+        )
     wide = drafter.hidden_size**2 * len(drafter.target_layer_ids)
     parameters = drafter.num_hidden_layers * _of_a_layer(drafter) + wide
     checkpoints = math.ceil(settings.steps / settings.checkpoint_every)

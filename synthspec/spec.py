@@ -239,6 +239,35 @@ class FeatureServer(Part):
     key: Key | None = Field(None, description="the key that the server wants")
 
 
+Weight = Annotated[float, Field(ge=0)]
+
+
+class SpanWeights(Part):
+    """How much a guess weighs in the objective, by what the token in its place is."""
+
+    forced: Weight = Field(1.0, description="the grammar allows nothing else")
+    structure: Weight = Field(1.0, description="the grammar leaves it open, and no value stands there")
+    value: Weight = Field(1.0, description="part of a value")
+    free: Weight = Field(1.0, description="not held to a grammar, as in replay")
+
+    @model_validator(mode="after")
+    def _some_weigh(self) -> SpanWeights:
+        if not any((self.forced, self.structure, self.value, self.free)):
+            raise ValueError("with all weights 0 there is nothing to learn; raise one")
+        return self
+
+
+Objective = Literal[
+    "cross_entropy",
+    "forward_kl",
+    "dpace",
+    "lk_lambda",
+    "lk_alpha",
+    "total_variation",
+    "expected_acceptance",
+]
+
+
 class Train(Part):
     """How the drafter is mid-trained."""
 
@@ -261,7 +290,27 @@ class Train(Part):
     accumulate: int = Field(
         1, ge=1, description="batches a step: the step is that of one batch so many times as large"
     )
+    by_length: bool = Field(
+        False,
+        description="whether the samples of a step are of like length, which spares padding; an epoch sees the "
+        "same samples",
+    )
+    max_context: int | None = Field(
+        None,
+        ge=1,
+        description="the most tokens before its anchor that a block looks at, in samples that are longer; by "
+        "default all",
+    )
     anchors: int = Field(24, ge=1, description="blocks drawn from each sample")
+    objective: Objective = Field("cross_entropy", description="what training makes small; see docs/training.md")
+    cross_entropy_share: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="of the objective, where it is total_variation (by default 0.1) or expected_acceptance "
+        "(by default 0)",
+    )
+    span_weights: SpanWeights = SpanWeights()
     optimizer: Literal["adamw", "muon"] = Field(
         "adamw", description="`muon`: for the matrices of the layers, AdamW for all else"
     )
@@ -322,6 +371,22 @@ class Train(Part):
                 f"warmup {self.warmup:g} and cooldown {self.cooldown:g} are more than all steps; lower one"
             )
         return self
+
+    @model_validator(mode="after")
+    def _objective_has_its_settings(self) -> Train:
+        if refused := refusal("Train", self._mistakes()):
+            raise refused
+        return self
+
+    def _mistakes(self) -> Iterator[tuple[Place, str]]:
+        """Settings that the objective would not look at, with their places."""
+        name = self.objective
+        if self.cross_entropy_share is not None and name not in ("total_variation", "expected_acceptance"):
+            yield ("cross_entropy_share",), f"the objective {name} has no such share; remove it"
+        if self.loss_gamma is not None and name in ("dpace", "expected_acceptance"):
+            yield ("loss_gamma",), f"the objective {name} weighs positions itself; remove loss_gamma"
+        if self.negatives is not None and name in ("lk_lambda", "lk_alpha", "total_variation"):
+            yield ("negatives",), f"the objective {name} compares whole distributions; remove negatives"
 
 
 class Gate(Part):

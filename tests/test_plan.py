@@ -73,10 +73,10 @@ def test_disk_holds_every_checkpoint(run):
         num_key_value_heads=1,
         head_dim=4,
     )
-    sizes = {"prompt": 0, "completion": 0, "trained": 50}
+    sizes = {"prompt": 0, "completion": 0, "trained": 50, "trained_free": 10}
     queries_and_out, keys_and_values = 2 * 10 * 3 * 4, 2 * 10 * 1 * 4
     parameters = queries_and_out + keys_and_values + 3 * 10 * 20 + 2 * 10 * 10
-    features = 2 * 50 * 2 * 10
+    features = 2 * 50 * 2 * 10 + 2 * 10 * 10  # of the free ones what the target foresaw too
     assert _disk(run, drafter, sizes) == features + parameters * (2 * 12 + 8 + 4 * 2)
 
 

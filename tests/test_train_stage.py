@@ -70,7 +70,17 @@ def test_what_changes_no_result_changes_no_fingerprint(tmp_path, monkeypatch):
         "interpolation",
     }
     assert settings_of(tmp_path, shard=True, track="tensorboard", features_limit_gb=3) == plain
-    for change in ({"optimizer": "muon"}, {"ema": 0.9}, {"accumulate": 2}, {"features_cache": "none"}):
+    assert settings_of(tmp_path, span_weights={"value": 1}) == plain
+    for change in (
+        {"optimizer": "muon"},
+        {"ema": 0.9},
+        {"accumulate": 2},
+        {"features_cache": "none"},
+        {"objective": "dpace"},
+        {"by_length": True},
+        {"max_context": 9},
+        {"span_weights": {"forced": 1.0, "structure": 1.0, "value": 0.3, "free": 1.0}},
+    ):
         assert settings_of(tmp_path, **change)["train"] == plain["train"] | change
     stopped = settings_of(tmp_path, stop_on_drift=2)
     assert stopped["train"] == plain["train"] | {"stop_on_drift": 2}

@@ -197,6 +197,14 @@ def test_sources_of_replay_are_prompt_sources_and_leave_some_for_the_grammars(tm
         assert told(tmp_path, f"{SPEC}replay: {sources}\n", Spec) == [words]
 
 
+def test_what_an_objective_does_not_look_at_is_a_mistake(tmp_path):
+    train = "train:\n  objective: lk_lambda\n  negatives: 100\n  cross_entropy_share: 0.1\n"
+    assert told(tmp_path, SPEC + train, Spec) == [
+        "7: train.negatives: the objective lk_lambda compares whole distributions; remove negatives",
+        "8: train.cross_entropy_share: the objective lk_lambda has no such share; remove it",
+    ]
+
+
 def test_mistakes_between_fields_are_told_together_where_they_stand(tmp_path):
     sets = "ood:\n  - {name: dev, source: p}\n  - {name: sums, source: x}\n  - {name: sums, source: y}\n"
     assert told(tmp_path, SPEC + sets, Spec) == [

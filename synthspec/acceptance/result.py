@@ -102,12 +102,22 @@ class LogEntry(TrainingEntry):
     stopped: str | None = Field(None, description="why training ended before its last step")
 
 
+class WindowedContext(_Part):
+    """What train.max_context dropped."""
+
+    documents: Count = Field(description="samples that are longer")
+    anchors: Count = Field(description="possible anchors that have more context than it")
+    dropped: Count = Field(description="context tokens, over all possible anchors, that are not looked at")
+    context: Count = Field(description="context tokens, over all possible anchors, that there are")
+
+
 class TrainingLog(_Part):
     """checkpoints/log.json: what training did, checkpoint by checkpoint."""
 
     version: Literal[1] = 1
     steps: list[LogEntry]
     chosen_step: Count
+    windowed: WindowedContext | None = None
 
 
 class GateBrief(_Part):

@@ -13,10 +13,11 @@ from synthspec.dflash.features import Features
 
 @dataclass(frozen=True)
 class Document:
-    """A sample as training reads it: its tokens and which of them are supervised."""
+    """A sample as training reads it: its tokens, which of them are supervised, and what each weighs."""
 
     ids: Tensor  # int64 [tokens]
     supervised: Tensor  # bool [tokens]
+    weights: Tensor | None = None  # float32 [tokens]; by default all weigh 1
 
     def anchors(self) -> Tensor:
         """int64: every supervised position that has a supervised token behind it.
@@ -33,8 +34,9 @@ class Batch:
 
     features: Tensor  # [B, T, K·H]
     ids: Tensor  # int64 [B, N, S], the true tokens of each block, anchor first
-    at: Tensor  # int64 [B, N, S], their positions
+    at: Tensor  # int64 [B, N, S], their positions, counted from the row's first context token
     seen: Tensor  # bool [B, N, T]
+    real: Tensor  # bool [B, N, S − 1], which guesses stand for a supervised token
     weights: Tensor  # float32 [B, N, S − 1], 0 where there is nothing to guess
     expected: Tensor  # bfloat16 [B, N, S, H], `Features.expected` of each token; H is 0 if there are none
     soft: Tensor  # bool [B], whether the document has them
@@ -43,28 +45,68 @@ class Batch:
         return Batch(*(getattr(self, field.name).to(device) for field in fields(self)))
 
 
-def documents_of_step(count: int, batch: int, step: int, seed: int) -> list[int]:
-    """The documents of a step; every epoch is a new shuffle, and no state is kept between steps."""
+POOL = 32  # steps whose documents are sorted by length together
+
+
+def documents_of_step(count: int, batch: int, step: int, seed: int, lengths: Tensor | None = None) -> list[int]:
+    """The documents of a step; every epoch is a new shuffle, and no state is kept between steps.
+
+    Args:
+        lengths: int64 [count]: documents of a step are then of like length. An epoch still visits each once:
+            the shuffle is cut into pools of 32 steps, each is sorted, and its steps are shuffled.
+    """
     chosen = []
     for place in range(step * batch, (step + 1) * batch):
         epoch, offset = divmod(place, count)
-        chosen.append(int(_shuffle(count, seed, epoch)[offset]))
+        chosen.append(int(_order(count, batch, seed, epoch, lengths)[offset]))
     return chosen
 
 
-_shuffled: dict[tuple[int, int, int], Tensor] = {}
+_ordered: dict[tuple[int, int, int, int, bool], Tensor] = {}
 
 
-def _shuffle(count: int, seed: int, epoch: int) -> Tensor:
-    key = (count, seed, epoch)
-    if key not in _shuffled:
-        _shuffled.clear()
-        _shuffled[key] = torch.randperm(count, generator=_dice(seed, epoch))
-    return _shuffled[key]
+def _order(count: int, batch: int, seed: int, epoch: int, lengths: Tensor | None) -> Tensor:
+    key = (count, batch, seed, epoch, lengths is not None)
+    if key not in _ordered:
+        _ordered.clear()
+        dice = _dice(seed, epoch)
+        order = torch.randperm(count, generator=dice)
+        _ordered[key] = order if lengths is None else _alike(order, lengths, batch, epoch, dice)
+    return _ordered[key]
+
+
+def _alike(order: Tensor, lengths: Tensor, batch: int, epoch: int, dice: torch.Generator) -> Tensor:
+    """A shuffle whose steps hold documents of like length."""
+    first = -epoch * len(order) % batch  # documents that fill the last step of the epoch before
+    found = [order[:first]]
+    for pool in order[first:].split(POOL * batch):
+        steps = pool[lengths[pool].argsort(stable=True)].split(batch)
+        whole = len(pool) // batch  # what is left goes with the next epoch's first
+        found += [steps[i] for i in torch.randperm(whole, generator=dice)]
+        found += steps[whole:]
+    return torch.cat(found)
 
 
 def _dice(seed: int, turn: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed * 1_000_003 + turn)
+
+
+@dataclass(frozen=True)
+class Windowed:
+    """What `max_context` drops of a training set; the unit is a context token that an anchor could look at."""
+
+    documents: int  # longer than max_context
+    anchors: int  # that have more context than max_context
+    dropped: int  # context tokens, over all anchors, that are not looked at
+    context: int  # context tokens, over all anchors, that there are
+
+
+def windowed(documents: Sequence[Document], max_context: int) -> Windowed:
+    """Count what is dropped where no block looks at more than `max_context` tokens before its anchor."""
+    anchors = torch.cat([document.anchors() for document in documents])
+    over = (anchors - max_context).clamp(min=0)
+    long = sum(len(document.ids) > max_context for document in documents)
+    return Windowed(long, int((over > 0).sum()), int(over.sum()), int(anchors.sum()))
 
 
 def draw(
@@ -78,44 +120,73 @@ def draw(
     seed: int,
     step: int,
     part: slice = slice(None),
+    max_context: int | None = None,
 ) -> Batch:
     """Draw anchors in the chosen documents and gather their blocks.
 
     Anchors are drawn without repetition, anew at every step, as many in each document as asked or as it
     has.  Blocks that hang over the end of a document weigh nothing there.
 
+    In a document of more than `max_context` tokens those of one step are drawn from one stretch of so many
+    tokens, chosen by how many anchors it has, and each block looks at the `max_context` tokens before its
+    anchor; so no row holds more than twice as many, and anchors come about as often as without.  Its
+    positions are counted from the first of them: rotary attention knows differences only.
+
     Args:
         decay: float32 [S − 1], the weight of each guess.
         part: gather these of the chosen documents alone; their blocks are the same as if all were gathered.
+        max_context: the most context tokens that a block looks at; by default all that are before it.
     """
     dice = _dice(seed + 1, step)
-    drawn = []
+    drawn, spans = [], []
     for document in chosen:
-        possible = documents[document].anchors()
-        drawn.append(possible[torch.randperm(len(possible), generator=dice)[:anchors]].sort().values)
-    chosen, drawn = chosen[part], drawn[part]
+        possible, tokens = documents[document].anchors(), len(documents[document].ids)
+        long = max_context is not None and tokens > max_context
+        if max_context is not None and long:
+            possible = _of_one_stretch(possible, max_context, dice)
+        starts = possible[torch.randperm(len(possible), generator=dice)[:anchors]].sort().values
+        drawn.append(starts)
+        window = range(max(0, int(starts[0]) - (max_context or 0)), int(starts[-1]))
+        spans.append(window if long else range(tokens))
+    chosen, drawn, spans = chosen[part], drawn[part], spans[part]
     blocks = max(map(len, drawn))
-    longest = max(len(documents[document].ids) for document in chosen)
+    longest = max(map(len, spans))
     rows = len(chosen)
     offsets = torch.arange(block_size)
     at = torch.zeros(rows, blocks, block_size, dtype=torch.long)
     ids = torch.zeros_like(at)
+    real = torch.zeros(rows, blocks, block_size - 1, dtype=torch.bool)
     weights = torch.zeros(rows, blocks, block_size - 1)
     context = torch.zeros(rows, longest, features.states.shape[-1], dtype=features.states.dtype)
     soft = torch.tensor([document in features.expected for document in chosen])
     hidden = next(iter(features.expected.values())).shape[-1] if features.expected else 0
     expected = context.new_zeros(rows, blocks, block_size, hidden)
     for row, document in enumerate(chosen):
-        one, starts = documents[document], drawn[row]
+        one, starts, span = documents[document], drawn[row], spans[row]
         tokens = len(one.ids)
-        context[row, :tokens] = features.of(document)
+        context[row, : len(span)] = features.of(document)[span.start : span.stop]
         places = starts[:, None] + offsets
         inside = places.clamp(max=tokens - 1)
-        at[row, : len(starts)] = places
+        at[row, : len(starts)] = places - span.start
         ids[row, : len(starts)] = one.ids[inside]
-        real = (places < tokens) & one.supervised[inside]
-        weights[row, : len(starts)] = real[:, 1:] * decay
+        real[row, : len(starts)] = ((places < tokens) & one.supervised[inside])[:, 1:]
+        weights[row, : len(starts)] = real[row, : len(starts)] * decay
+        if one.weights is not None:
+            weights[row, : len(starts)] *= one.weights[inside[:, 1:]]
         if soft[row]:
             expected[row, : len(starts)] = features.expected[document][inside]
-    seen = torch.arange(longest) < at[:, :, :1]
-    return Batch(context, ids, at, seen, weights, expected, soft)
+    slots = torch.arange(longest)
+    seen = slots < at[:, :, :1]
+    if max_context is not None:
+        seen &= slots >= at[:, :, :1] - max_context
+    return Batch(context, ids, at, seen, real, weights, expected, soft)
+
+
+def _of_one_stretch(possible: Tensor, size: int, dice: torch.Generator) -> Tensor:
+    """The anchors of one stretch of `size` tokens, drawn by how many it has.
+
+    Where stretches begin is drawn too, so that no anchor is always in a short one at an end.
+    """
+    shift, pick = (int(torch.randint(most, (), generator=dice)) for most in (size, len(possible)))
+    stretch = (possible + shift) // size
+    return possible[stretch == stretch[pick]]

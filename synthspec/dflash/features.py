@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -22,6 +23,10 @@ from synthspec.targets.generate import prefill
 # Takes documents; gives of each the taps, [tokens, K · hidden].
 Reader = Callable[[Sequence[Sequence[int]]], Sequence[Tensor]]
 
+# What is kept of what the target foresaw at a token: softmax · head, all that cross entropy with the target's
+# distribution needs of it; or the last hidden state after its norm, which gives the distribution itself.
+Form = Literal["expected", "hidden"]
+
 ROWS_AT_ONCE = 16
 CAPPED_AT_ONCE = 128  # tokens whose capped logits are held at a time
 BEGINNING = 24  # tokens by which documents are told to begin alike
@@ -34,8 +39,8 @@ class Features:
     Args:
         states: [tokens, K · hidden], bfloat16, float32, or as the target computes.
         starts: where each document begins in `states`, and, at the number behind its own, where it ends.
-        expected: by document, [tokens, hidden] of the same kind: softmax · head of what the target foresaw at
-            each token, zeros at the first.
+        expected: by document, [tokens, hidden] of the same kind: what the target foresaw at each token, in one
+            `Form`; zeros at the first.
     """
 
     states: Tensor
@@ -60,12 +65,14 @@ class Online:
         documents: token ids.
         taps: 0-based decoder layers whose outputs are wanted.
         soft: documents of which what the target foresaw is wanted too.
+        form: in which it is.
     """
 
     model: CausalModel
     documents: Sequence[Sequence[int]]
     taps: Sequence[int]
     soft: Collection[int] = ()
+    form: Form = "expected"
 
     def only(self, chosen: Collection[int]) -> Features:
         """Read these documents; their features are of the target's dtype."""
@@ -80,7 +87,7 @@ class Online:
         expected = {i: torch.empty(len(documents[i]), width // len(self.taps), dtype=dtype) for i in soft}
         found = Features(torch.empty(end, width, dtype=dtype), starts, expected)
         for how, which in _jobs(self.model, documents, self.taps, soft):
-            _fill(self.model, found, documents, how, which)
+            _fill(self.model, found, documents, how, which, self.form)
         return found
 
 
@@ -101,6 +108,7 @@ def extract(
     tick: Callable[[int], None] = lambda n: None,
     *,
     soft: Collection[int] = (),
+    form: Form = "expected",
     read: Reader | None = None,
     dtype: torch.dtype = torch.bfloat16,
 ) -> Features:
@@ -115,6 +123,7 @@ def extract(
         path: the file to write; its former content is replaced.
         tick: called with the number of documents done.
         soft: documents of which to keep, behind all taps, what the target foresaw.
+        form: in which that is kept.
         read: gives the taps of those that are not soft; by default the model does.
         dtype: of what is kept.
 
@@ -142,7 +151,7 @@ def extract(
             row = jobs[place : place + ranks.count()]
             if ranks.rank() < len(row):
                 how, which = row[ranks.rank()]
-                _fill(model, found, documents, how, which)
+                _fill(model, found, documents, how, which, form)
             tick(sum(len(which) for _, which in row))
 
     ranks.together(work)
@@ -173,15 +182,16 @@ def _fill(
     documents: Mapping[int, Sequence[int]] | Sequence[Sequence[int]],
     how: Reader,
     which: Sequence[int],
+    form: Form,
 ) -> None:
     """Read documents into the places that `features` has for them."""
     width = features.states.shape[-1]
     for i, own in zip(which, how([documents[i] for i in which]), strict=True):
         features.of(i).copy_(own[:, :width])
         if i in features.expected:
-            foreseen = model.model.get_decoder().norm(own[:-1, width:])
+            last = model.model.get_decoder().norm(own[:-1, width:])
             features.expected[i][:1] = 0
-            features.expected[i][1:] = _foreseen(model, foreseen)
+            features.expected[i][1:] = _foreseen(model, last) if form == "expected" else last
 
 
 def _read(model: CausalModel, layers: Sequence[int], documents: Sequence[Sequence[int]]) -> list[Tensor]:

@@ -1,8 +1,10 @@
-"""The training loss: cross entropy over a block, decayed by position, without ever storing all logits."""
+"""What objectives are made of: a frozen head, its softmax and the gradients through both, without ever
+storing all logits."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +16,10 @@ from synthspec.dflash import kernels
 
 ROWS_AT_ONCE = 128
 TOKENS_AT_ONCE = 1024  # slices of logits that a CPU's caches hold
+
+# From log q [m, V], p [m, V] and the labels, int64 [m], of some places to a number for each, [m]: q is what the
+# drafter gives, p what the target gives.
+Measure = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:
@@ -81,7 +87,8 @@ def softmax_of_head(hidden: Tensor, head: Tensor, raised: Tensor | None = None) 
         raised: [V], added to the logits.
 
     Returns:
-        [M, H] in the head's dtype, and float32 [M]; in slices of bfloat16 the second rests on rounded logits.
+        [M, H] in the head's dtype, and float32 [M] (float64 under a head of float64); in slices of bfloat16 the
+        second rests on rounded logits.
     """
     cpu, narrow = head.device.type == "cpu", head.dtype == torch.bfloat16
     if cpu and (head.dtype == torch.float32 or (narrow and not multiplies_bfloat16(head.device))):
@@ -97,7 +104,7 @@ def softmax_of_head(hidden: Tensor, head: Tensor, raised: Tensor | None = None) 
         return out[0, 0], mass[0, 0].float()
     parts = []
     for part in hidden.split(ROWS_AT_ONCE):
-        logits = (part @ head.T).float() + (0 if raised is None else raised)
+        logits = _wide(part @ head.T) + (0 if raised is None else raised)
         mass = logits.logsumexp(-1)
         parts.append((torch.exp(logits - mass[:, None]).to(head.dtype) @ head, mass))
     outs, masses = zip(*parts, strict=True)
@@ -123,6 +130,18 @@ def _in_slices(hidden: Tensor, head: Tensor, raised: Tensor | None) -> tuple[Ten
     return out.div_(mass), (most + mass.log())[:, 0]
 
 
+def _wide(x: Tensor) -> Tensor:
+    """x in float32 at least."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _among(hidden: Tensor, head: Tensor, among: Among | None) -> tuple[Tensor, Tensor]:
+    """`softmax_of_head` over all tokens or some."""
+    if among is None:
+        return softmax_of_head(hidden, head)
+    return softmax_of_head(hidden, head[among.tokens], among.raised.to(head.device))
+
+
 class _HeadCrossEntropy(torch.autograd.Function):
     """Head, softmax and cross entropy at once.
 
@@ -141,13 +160,10 @@ class _HeadCrossEntropy(torch.autograd.Function):
         among: Among | None,
     ) -> tuple[Tensor, Tensor]:
         hidden = hidden.to(head.dtype)
-        if among is None:
-            expected, mass = softmax_of_head(hidden, head)
-        else:
-            expected, mass = softmax_of_head(hidden, head[among.tokens], among.raised.to(head.device))
+        expected, mass = _among(hidden, head, among)
         truth = head[labels]
         aim = truth if wanted is None else wanted.to(head.dtype)
-        wide = hidden.float()
+        wide = _wide(hidden)
         total = ((mass - (wide * aim).sum(-1)) * weights).sum()
         odds = ((wide * truth).sum(-1) - mass).exp()
         ctx.save_for_backward(weights[:, None] * (expected - aim))
@@ -189,3 +205,109 @@ def head_cross_entropy(
         return tiled.head_cross_entropy(hidden, head, labels, weights, wanted)
     total, odds = _HeadCrossEntropy.apply(hidden, head, labels, weights, wanted, among)
     return total, odds
+
+
+class _LabelLogOdds(torch.autograd.Function):
+    """log q(label), whose gradient to the hidden state is head[label] − softmax · head."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, head: Tensor, labels: Tensor, among: Among | None) -> Tensor:
+        hidden = hidden.to(head.dtype)
+        expected, mass = _among(hidden, head, among)
+        truth = head[labels]
+        ctx.save_for_backward(truth - expected)
+        return (_wide(hidden) * truth).sum(-1) - mass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (slope,) = ctx.saved_tensors
+        return grads[0][:, None] * slope, None, None, None
+
+
+def label_log_odds(hidden: Tensor, head: Tensor, labels: Tensor, among: Among | None = None) -> Tensor:
+    """log q(label) of every row under a frozen head, q = softmax(hidden · headᵀ).
+
+    Args:
+        hidden: [M, H].
+        head: [V, H], frozen.
+        labels: int64 [M].
+        among: the tokens that the softmax runs over, every label among them; by default all.
+
+    Returns:
+        float32 [M] (float64 under a head of float64), at most 0 but for rounding.
+    """
+    found: Tensor = _LabelLogOdds.apply(hidden, head, labels, among)
+    return found
+
+
+class _Measured(torch.autograd.Function):
+    """Measures of q against p, a few rows at a time; their gradients are taken in the forward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        head: Tensor,
+        labels: Tensor,
+        told: Tensor,
+        measures: Sequence[Measure],
+        cap: float | None,
+    ) -> Tensor:
+        hidden, told = hidden.to(head.dtype), told.to(head.dtype)
+        values: list[Tensor] = []
+        slopes: list[Tensor] = []
+        parts = (x.split(ROWS_AT_ONCE) for x in (hidden, told, labels))
+        for part, target, truth in zip(*parts, strict=True):
+            wanted = _wide(target @ head.T)
+            p = (cap * torch.tanh(wanted / cap) if cap else wanted).softmax(-1)
+            with torch.enable_grad():
+                logits = _wide(part @ head.T).detach().requires_grad_()
+                log_q = logits.log_softmax(-1)
+                found = [measure(log_q, p, truth) for measure in measures]
+                turns = [torch.autograd.grad(one.sum(), logits, retain_graph=True)[0] for one in found]
+            values.append(torch.stack([one.detach() for one in found]))
+            slopes.append(torch.stack([turn.to(head.dtype) @ head for turn in turns]))
+        ctx.save_for_backward(torch.cat(slopes, 1))
+        return torch.cat(values, 1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (slopes,) = ctx.saved_tensors
+        return (grads[0][:, :, None] * slopes).sum(0), None, None, None, None, None
+
+
+def measured(
+    hidden: Tensor,
+    head: Tensor,
+    labels: Tensor,
+    told: Tensor,
+    measures: Sequence[Measure],
+    cap: float | None = None,
+) -> Tensor:
+    """Measures of what the drafter gives against what the target gives, under the head that both have.
+
+    `ROWS_AT_ONCE` rows of logits are in memory at a time.
+
+    Args:
+        hidden: [M, H], the drafter's.
+        head: [V, H], frozen.
+        labels: int64 [M].
+        told: [M, H], the target's last hidden state, after its norm, that speaks of the same places.
+        measures: each gives a number a row and may be differentiated by log q.
+        cap: bounds the target's logits, cap · tanh(logit / cap); by default nothing does.
+
+    Returns:
+        float32 [measures, M] (float64 under a head of float64).
+    """
+    found: Tensor = _Measured.apply(hidden, head, labels, told, measures, cap)
+    return found
+
+
+def overlap(log_q: Tensor, p: Tensor, labels: Tensor) -> Tensor:
+    """Σ min(p, q): how likely a draft drawn from q is accepted by a target of p (Leviathan et al. 2023)."""
+    return torch.minimum(p, log_q.exp()).sum(-1)
+
+
+def divergence(log_q: Tensor, p: Tensor, labels: Tensor) -> Tensor:
+    """KL(p ‖ q) = Σ p (log p − log q), in nats."""
+    return (torch.xlogy(p, p) - p * log_q).sum(-1)

@@ -6,23 +6,24 @@ import copy
 import json
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from synthspec.dflash import ranks
-from synthspec.dflash.batches import Document
+from synthspec.dflash.batches import Document, Windowed, windowed
 from synthspec.dflash.checkpoint import WEIGHTS, check_fits, check_mask, find, load, save
 from synthspec.dflash.features import Features, Online, Reader, extract, size_in_bytes
 from synthspec.dflash.model import Drafter
+from synthspec.dflash.objectives import foreseen_as
 from synthspec.dflash.state import STATE
 from synthspec.dflash.train import fit
 from synthspec.errors import UserError
 from synthspec.files import write_json
-from synthspec.samples.schema import read_rows
-from synthspec.spec import Train
+from synthspec.samples.schema import SPAN_KINDS, read_rows
+from synthspec.spec import SpanWeights, Train
 from synthspec.targets.load import LoadedTarget
 
 Row = dict[str, Any]
@@ -51,34 +52,108 @@ def load_start(settings: Train, target: LoadedTarget, root: Path | None = None) 
     return drafter
 
 
-def read_documents(rows: Sequence[Row], path: Path, mask_token_id: int) -> list[Document]:
+def read_documents(
+    rows: Sequence[Row],
+    path: Path,
+    mask_token_id: int,
+    vocabulary: int | None = None,
+    span_weights: SpanWeights | None = None,
+) -> list[Document]:
     """Samples as training reads them.
 
+    Args:
+        rows: of `samples.schema.SAMPLES`.
+        path: where they are from, for messages.
+        vocabulary: how many tokens the target has.
+        span_weights: how much a token weighs by what it is; by default all weigh the same.
+
     Raises:
-        UserError: there are none, one has an all-zero or all-one loss mask or no two supervised tokens in a
-            row, or the mask token is a token that the target really writes.
+        UserError: there are none, one has an all-zero or all-one loss mask, one that is not as long as the
+            text, a token that the target does not have, or no two supervised tokens in a row; the mask token
+            is a token that the target really writes; a supervised token is in no span, or all that a row
+            supervises weighs nothing.
     """
     if not rows:
         raise UserError(f"{path} holds no samples: look at ledger.json for where they went")
     documents = []
     for number, row in enumerate(rows):
-        mask = torch.tensor(row["loss_mask"], dtype=torch.bool)
+        where = f"{path}, row {number} ({row['id']})"
+        ids, mask = torch.tensor(row["input_ids"]), torch.tensor(row["loss_mask"], dtype=torch.bool)
+        if len(ids) != len(mask):
+            raise UserError(
+                f"{where}: loss_mask is of {len(mask)} tokens and input_ids of {len(ids)}: both must say "
+                "something of each token"
+            )
         if not mask.any() or mask.all():
             which = "nothing" if not mask.any() else "everything"
-            raise UserError(f"{path}, row {number} ({row['id']}): the loss mask supervises {which}")
+            raise UserError(f"{where}: the loss mask supervises {which}")
         if mask_token_id in row["input_ids"]:
             raise UserError(
-                f"{path}, row {number} ({row['id']}): the drafter's mask_token_id {mask_token_id} is a token "
-                "of the text; a mask must be a token that is never written"
+                f"{where}: the drafter's mask_token_id {mask_token_id} is a token of the text; a mask must be "
+                "a token that is never written"
             )
-        document = Document(torch.tensor(row["input_ids"]), mask)
+        if vocabulary is not None and not 0 <= int(ids.min()) <= int(ids.max()) < vocabulary:
+            wrong = int(ids.min()) if ids.min() < 0 else int(ids.max())
+            raise UserError(
+                f"{where}: the target has no token {wrong}, its vocabulary ends at {vocabulary - 1}: the row "
+                "was written with another tokenizer; make the set again with this target"
+            )
+        weights = None
+        if span_weights is not None and span_weights != SpanWeights():
+            weights = _weights(row, where, mask, span_weights)
+        document = Document(ids, mask, weights)
         if not len(document.anchors()):
             raise UserError(
-                f"{path}, row {number} ({row['id']}): no supervised token has another behind it, so there is "
-                "nothing to guess: leave the row out"
+                f"{where}: no supervised token has another behind it, so there is nothing to guess: leave the "
+                "row out"
             )
         documents.append(document)
     return documents
+
+
+def _weights(row: Row, where: str, mask: torch.Tensor, span_weights: SpanWeights) -> torch.Tensor:
+    """float32 [tokens]: what each token weighs by the span that it lies in; 1 outside of all."""
+    weights = torch.ones(len(mask))
+    covered = ~mask
+    for span in row["spans"] or ():
+        if span["kind"] not in SPAN_KINDS or not 0 <= span["start"] < span["end"] <= len(mask):
+            raise UserError(
+                f"{where}: the span {span} is of no known kind ({', '.join(SPAN_KINDS)}) or reaches beyond the "
+                f"row's {len(mask)} tokens: correct it"
+            )
+        weights[span["start"] : span["end"]] = getattr(span_weights, span["kind"])
+        covered[span["start"] : span["end"]] = True
+    if not covered.all():
+        raise UserError(
+            f"{where}: token {int((~covered).nonzero()[0])} is supervised and in no span, so "
+            "train.span_weights cannot say what it weighs: give it a span, or leave span_weights out"
+        )
+    if not (weights * mask).any():
+        raise UserError(
+            f"{where}: with train.span_weights nothing of this row weighs anything: raise one of them, or "
+            "leave such rows out"
+        )
+    return weights
+
+
+def check_target(rows: Sequence[Row], path: Path, fingerprint: str) -> None:
+    """Refuse rows that another target wrote, since a drafter learns one target with one tokenizer.
+
+    Args:
+        fingerprint: of the target that is trained for; it covers model, revision, weights and tokenizer.
+    """
+    targets = {row["lineage"]["target"] for row in rows}
+    if len(targets) > 1:
+        raise UserError(
+            f"{path} mixes the answers of {len(targets)} targets ({', '.join(sorted(targets))}), which need "
+            f"not have one tokenizer: keep the rows whose lineage.target is {fingerprint}, the spec's, or "
+            "generate the set again"
+        )
+    if targets - {fingerprint}:
+        raise UserError(
+            f"{path} was answered by another target ({', '.join(sorted(targets))}) than the spec's "
+            f"({fingerprint}): generate it again, or set target back to what it was"
+        )
 
 
 def between(start: Drafter, trained: Drafter, share: float) -> Drafter:
@@ -128,11 +203,12 @@ def midtrain(
         say: called with a line for the person.
 
     Returns:
-        `steps` as `train.fit` logs them, and `chosen_step`.
+        `steps` as `train.fit` logs them, `chosen_step`, and `windowed` (what `train.max_context` drops) if it
+        is set.
 
     Raises:
-        UserError: as `read_documents`, `load_start` and `train.fit`, the set was made by another target, or its
-            features are more than `settings.features_limit_gb`.
+        UserError: as `read_documents`, `check_target`, `load_start` and `train.fit`, `train.max_context` does
+            not fit the drafter, or the features are more than `settings.features_limit_gb`.
         Stopped: the disk is full.
     """
     done = out / "log.json"
@@ -142,6 +218,7 @@ def midtrain(
         prepared = ranks.together(
             lambda: _prepare(trainset, target, settings, root, reader, evaluate is not None)
         )
+        ranks.on_first(lambda: _tell(prepared, settings, say))
         features = _features(prepared, target, settings, out, reading, say)
         _train(prepared, features, target, settings, out, seed, evaluate, choose, stop, tick, told)
 
@@ -163,8 +240,9 @@ class _Prepared:
     Args:
         start: the starting drafter, on the target's device.
         texts: token ids of each document.
-        free: the documents that were not held to a grammar.
+        free: the documents that were not held to a grammar, where the objective wants what the target foresaw.
         read: reads the features of the others, if it is not the target.
+        windowed: what `train.max_context` drops, where it is set.
     """
 
     start: Drafter
@@ -172,6 +250,7 @@ class _Prepared:
     texts: list[list[int]]
     free: set[int]
     read: Reader | None
+    windowed: Windowed | None
 
 
 def _prepare(
@@ -184,20 +263,45 @@ def _prepare(
 ) -> _Prepared:
     rows = read_rows(trainset)
     start = load_start(settings, target, root)
-    documents = read_documents(rows, trainset, start.config.mask_token_id)
-    others = {row["lineage"]["target"] for row in rows} - {target.fingerprint}
-    if others:
-        raise UserError(
-            f"{trainset} was answered by another target ({', '.join(sorted(others))}) than the spec's "
-            f"({target.fingerprint}): generate it again, or set target back to what it was"
-        )
+    config = start.config
+    documents = read_documents(rows, trainset, config.mask_token_id, config.vocab_size, settings.span_weights)
+    check_target(rows, trainset, target.fingerprint)
+    dropped = _dropped(documents, start, settings)
     if measured and target.model.recurrent:  # told before the features are read, not at the first checkpoint
         target.model.new_cache(0)
-    read = reader(start.config.target_layer_ids) if reader else None
+    read = reader(config.target_layer_ids) if reader else None
     # Under a constraint the target's choice is the engine's too; elsewhere all that it weighed is its own.
-    free = {number for number, row in enumerate(rows) if not row["held"]}
+    wanted = foreseen_as(settings.objective)
+    free = {number for number, row in enumerate(rows) if wanted and not row["held"]}
     texts = [row["input_ids"] for row in rows]
-    return _Prepared(start.to(target.model.device), documents, texts, free, read)
+    return _Prepared(start.to(target.model.device), documents, texts, free, read, dropped)
+
+
+def _dropped(documents: Sequence[Document], drafter: Drafter, settings: Train) -> Windowed | None:
+    """What `train.max_context` drops, where it is set.
+
+    Raises:
+        UserError: the drafter's rotary embedding would not be what it is when serving.
+    """
+    if settings.max_context is None:
+        return None
+    if drafter.config.rope_parameters["rope_type"] == "longrope":
+        raise UserError(
+            "train.max_context: the drafter's rotary embedding (longrope) changes with the length of the text, "
+            "so it cannot be trained on a part of one: leave max_context out"
+        )
+    return windowed(documents, settings.max_context)
+
+
+def _tell(prepared: _Prepared, settings: Train, say: Callable[[str], None]) -> None:
+    """Say what `train.max_context` drops."""
+    found = prepared.windowed
+    if found and found.documents:
+        say(
+            f"  {found.documents:,} of {len(prepared.documents):,} samples are longer than train.max_context: "
+            f"blocks look at the {settings.max_context:,} tokens before them only, which drops "
+            f"{found.dropped / max(found.context, 1):.0%} of all context"
+        )
 
 
 def _features(
@@ -215,9 +319,10 @@ def _features(
         Stopped: the disk has too little room.
     """
     taps, texts, free = prepared.start.config.target_layer_ids, prepared.texts, prepared.free
+    form = foreseen_as(settings.objective) or "expected"
     if settings.features_cache == "none":
         reading(len(texts))
-        return Online(target.model, texts, taps, free)
+        return Online(target.model, texts, taps, free, form)
     path, dtype = out / FEATURES, getattr(torch, settings.features_cache)
     tokens, hidden = sum(map(len, texts)), target.model.config.hidden_size
     soft = sum(len(texts[number]) for number in free)
@@ -233,7 +338,8 @@ def _features(
         say(f"  features of {tokens:,} tokens, {len(taps)} layers of {hidden}: {need:,.3g} GB at {path}")
 
     ranks.on_first(check)
-    return extract(target.model, texts, taps, path, reading, soft=free, read=prepared.read, dtype=dtype)
+    read = prepared.read
+    return extract(target.model, texts, taps, path, reading, soft=free, form=form, read=read, dtype=dtype)
 
 
 def _train(
@@ -279,6 +385,7 @@ def _train(
     def finish() -> None:
         chosen = choose(log)
         save(load(out / f"step-{chosen:06}"), out / "final")
-        write_json(out / "log.json", {"version": 1, "steps": log, "chosen_step": chosen})
+        dropped = {"windowed": asdict(prepared.windowed)} if prepared.windowed else {}
+        write_json(out / "log.json", {"version": 1, "steps": log, "chosen_step": chosen, **dropped})
 
     ranks.on_first(finish)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,16 @@ from torch import Tensor, nn
 from synthspec.dflash import ranks
 from synthspec.dflash.batches import Batch, Document, documents_of_step, draw
 from synthspec.dflash.features import Features, Online
-from synthspec.dflash.loss import Among, decay, draw_among, head_cross_entropy, multiplies_bfloat16, usual_gamma
+from synthspec.dflash.loss import Among, draw_among, multiplies_bfloat16
 from synthspec.dflash.model import Drafter
+from synthspec.dflash.objectives import (
+    OBJECTIVES,
+    Guesses,
+    alphas,
+    cross_entropy_share,
+    divisor,
+    position_weights,
+)
 from synthspec.dflash.optimize import Named, follow, learning_rate, optimizers, set_learning_rate
 from synthspec.dflash.state import resume, save_state
 from synthspec.errors import UserError
@@ -24,20 +33,32 @@ from synthspec.targets.causal import CausalModel
 
 Row = dict[str, Any]
 
-SOFT = 0.5  # share of the target's own distribution in what is learned, where it was kept
-
 
 def block_loss(
-    drafter: Drafter, model: CausalModel, batch: Batch, among: Among | None = None
+    drafter: Drafter,
+    model: CausalModel,
+    batch: Batch,
+    among: Among | None = None,
+    settings: Train | None = None,
+    means: Tensor | None = None,
 ) -> tuple[Tensor, float]:
-    """Mean weighted cross entropy of a batch's guesses, and the mean probability of the right first token.
-
-    L = Σ w · (−Σ q log p) / Σ w over all guesses of all blocks, w from `loss.decay`; q is all on the token
-    that was written or, where what the target foresaw was kept, half of it is, and half is as foreseen.
+    """The objective of a batch's guesses, and the mean probability of the right first token.
 
     Args:
-        among: the tokens that the softmax runs over; by default all.
+        among: the tokens that a softmax runs over; by default all.
+        settings: name the objective, one of `objectives.OBJECTIVES`; by default decayed cross entropy.
+        means: as in `objectives.Guesses`.
     """
+    settings = settings or Train()
+    guesses = replace(_guesses(drafter, model, batch, among), means=means)
+    loss, odds = OBJECTIVES[settings.objective](guesses, cross_entropy_share(settings))
+    first = torch.zeros_like(batch.real)
+    first[..., 0] = True
+    return loss, float(odds[first[batch.real]].mean())
+
+
+def _guesses(drafter: Drafter, model: CausalModel, batch: Batch, among: Among | None) -> Guesses:
+    """What the drafter guesses of a batch."""
     tokens = batch.ids.clone()
     tokens[:, :, 1:] = drafter.config.mask_token_id
     device = batch.features.device
@@ -45,16 +66,18 @@ def block_loss(
     with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
         context = drafter.inject(batch.features.to(dtype), _places(batch))
         hidden = drafter(model.embedding(tokens).to(dtype), batch.at, context, batch.seen)
-    real = batch.weights > 0
-    head, labels = model.head.weight, batch.ids[:, :, 1:][real]
-    wanted = None
-    if batch.soft.any():
-        share = SOFT * batch.soft[:, None, None].expand_as(real)[real][:, None]
-        wanted = torch.lerp(head[labels].float(), batch.expected[:, :, 1:][real].float(), share)
-    total, odds = head_cross_entropy(hidden[:, :, 1:][real], head, labels, batch.weights[real], wanted, among)
-    first = torch.zeros_like(real)
-    first[..., 0] = True
-    return total / batch.weights.sum(), float(odds[first[real]].mean())
+    real = batch.real
+    return Guesses(
+        hidden=hidden[:, :, 1:][real],
+        head=model.head.weight,
+        labels=batch.ids[:, :, 1:][real],
+        real=real,
+        weights=batch.weights,
+        foreseen=batch.expected[:, :, 1:][real],
+        soft=batch.soft[:, None, None].expand_as(real)[real],
+        among=among,
+        cap=model.cap,
+    )
 
 
 def _places(batch: Batch) -> Tensor:
@@ -65,47 +88,71 @@ def _places(batch: Batch) -> Tensor:
 class Step(nn.Module):
     """Drafter and loss as one module, whose forward pass is all of a step: what ranks spread."""
 
-    def __init__(self, drafter: Drafter, model: CausalModel) -> None:
+    def __init__(self, drafter: Drafter, model: CausalModel, settings: Train | None = None) -> None:
         super().__init__()
         self.drafter = drafter
         self._model = model
+        self._settings = settings
 
-    def forward(self, batch: Batch, among: Among | None) -> tuple[Tensor, float]:
-        return block_loss(self.drafter, self._model, batch, among)
+    def forward(
+        self, batch: Batch, among: Among | None, means: Tensor | None = None, *, count: bool = False
+    ) -> tuple[Tensor, float] | tuple[Tensor, Tensor]:
+        """What `block_loss` gives, or, to `count`, what `objectives.alphas` does."""
+        if count:
+            return alphas(_guesses(self.drafter, self._model, batch, among))
+        return block_loss(self.drafter, self._model, batch, among, self._settings, means)
 
 
 def gradient(
-    step: nn.Module, batches: Sequence[Callable[[], Batch]], among: Among | None = None
+    step: nn.Module,
+    batches: Sequence[Callable[[], Batch]],
+    among: Among | None = None,
+    settings: Train | None = None,
 ) -> tuple[float, float]:
-    """Leave in every weight of a `Step` the gradient of the mean loss over all batches of all ranks.
+    """Leave in every weight of a `Step` the gradient of the objective over all batches of all ranks.
 
-    The mean is over the weights of all guesses together, Σ total / Σ weights, so it does not depend on how they
-    are cut into batches and ranks: each adds the gradient of its total, and the sum is divided in the end.
+    It is that of all guesses together, Σ total / Σ divisor, so it does not depend on how they are cut into
+    batches and ranks: each adds the gradient of its total, and the sum is divided in the end.
 
     Args:
-        batches: give this rank's batches, on the target's device, one after the other.
+        batches: give this rank's batches, on the target's device, one after the other; of `lk_lambda`, whose λ
+            is of all guesses, they are drawn twice.
+        settings: those of the `Step`.
 
     Returns:
-        The mean loss, and the mean probability of the right first token.
+        The objective, and the mean probability of the right first token.
     """
     if len(batches) == 1 and ranks.count() == 1:
         loss, odds = step(batches[0](), among)
         loss.backward()
         return float(loss.detach()), odds
+    objective = (settings or Train()).objective
+    means = _means(step, batches, among) if objective == "lk_lambda" else None
     sums = [0.0] * 4
     for number, drawn in enumerate(batches):
         batch = drawn()
-        weight, firsts = float(batch.weights.sum()), float((batch.weights[..., 0] > 0).sum())
+        weight, firsts = float(divisor(objective, batch)), float(batch.real[..., 0].sum())
         with ranks.alone(step) if number + 1 < len(batches) else nullcontext():
-            loss, odds = step(batch, among)
+            loss, odds = step(batch, among, means)
             (loss * weight).backward()
         parts = float(loss.detach()) * weight, weight, odds * firsts if firsts else 0.0, firsts
         sums = [one + more for one, more in zip(sums, parts, strict=True)]
     total, weight, odds, firsts = ranks.total(sums)
+    weight = weight or 1.0  # nothing weighs anything, and all gradients are 0
     for parameter in step.parameters():
         if parameter.grad is not None:
             parameter.grad.mul_(ranks.count() / weight)  # ranks have left the mean of theirs
     return total / weight, odds / firsts
+
+
+def _means(step: nn.Module, batches: Sequence[Callable[[], Batch]], among: Among | None) -> Tensor:
+    """The mean of α over the k-th guesses of all batches of all ranks, [S − 1]."""
+    with torch.no_grad():
+        found = [torch.stack(step(drawn(), among, count=True)) for drawn in batches]
+    both = torch.stack(found).sum(0)
+    sums, counts = torch.tensor(ranks.total(both.flatten().tolist())).view(2, -1)
+    means: Tensor = sums / counts.clamp(min=1)
+    return means.to(both.device)
 
 
 def fit(
@@ -154,8 +201,9 @@ def fit(
             "it, or start fewer"
         )
     block_size = drafter.config.block_size
-    weights = decay(block_size, settings.loss_gamma or usual_gamma(block_size))
-    step_of = ranks.spread(Step(drafter, model), model.device, shard=settings.shard)
+    weights = position_weights(settings, block_size)
+    lengths = torch.tensor([len(document.ids) for document in documents]) if settings.by_length else None
+    step_of = ranks.spread(Step(drafter, model, settings), model.device, shard=settings.shard)
     moved_by = optimizers(drafter, settings)
     mean: Named | None = None
     if settings.ema:
@@ -181,7 +229,7 @@ def fit(
     guesses: list[float] = []
     for step in range(first, settings.steps):
         set_learning_rate(moved_by, rate := learning_rate(step, settings))
-        chosen = documents_of_step(len(documents), size * settings.accumulate, step, seed)
+        chosen = documents_of_step(len(documents), size * settings.accumulate, step, seed, lengths)
         among = None
         if settings.negatives is not None:
             dice = torch.Generator().manual_seed(seed * 1_000_003 + step)
@@ -201,11 +249,13 @@ def fit(
                 seed=seed,
                 step=step,
                 part=part,
+                max_context=settings.max_context,
             ).to(model.device)
 
         for optimizer in moved_by:
             optimizer.zero_grad(set_to_none=True)
-        loss, odds = gradient(step_of, [partial(batch, place) for place in range(0, len(chosen), size)], among)
+        parts = [partial(batch, place) for place in range(0, len(chosen), size)]
+        loss, odds = gradient(step_of, parts, among, settings)
         norm = ranks.whole(nn.utils.clip_grad_norm_(drafter.parameters(), settings.clip))
         for optimizer in moved_by:
             optimizer.step()

@@ -122,6 +122,11 @@ _ADDED = (
     "clip",
     "ema",
     "stop_on_drift",
+    "by_length",
+    "max_context",
+    "objective",
+    "cross_entropy_share",
+    "span_weights",
 )
 
 
@@ -129,8 +134,9 @@ def _train(run: Run) -> Settings:
     # How it is spread, and who looks on, changes nothing.
     elsewhere = {"start", "features", "features_limit_gb", "shard", "track"}
     settings = run.spec.train.model_dump(mode="json", exclude=elsewhere)
+    usual = Train().model_dump(mode="json", include=set(_ADDED))
     for name in _ADDED:
-        if settings[name] == Train.model_fields[name].default:
+        if settings[name] == usual[name]:
             del settings[name]
     if run.spec.train.features:  # which server it is does not matter
         settings["features"] = "captured"

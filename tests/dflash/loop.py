@@ -22,6 +22,7 @@ from synthspec.dflash.batches import Document
 from synthspec.dflash.checkpoint import save
 from synthspec.dflash.features import Online, extract
 from synthspec.dflash.model import Drafter
+from synthspec.dflash.objectives import foreseen_as
 from synthspec.dflash.train import fit
 from synthspec.files import write_json
 from synthspec.spec import Train
@@ -59,11 +60,12 @@ def train(out: Path, chosen: Train) -> None:
     drafter = Drafter(drafter_config())
     learnt = documents()
     texts = [one.ids.tolist() for one in learnt]
-    soft = {0, 3, 7}
+    form = foreseen_as(chosen.objective)
+    kept = {"soft": {0, 3, 7} if form else set(), "form": form or "expected"}
     features = (
-        Online(model, texts, TAPS, soft)
+        Online(model, texts, TAPS, **kept)
         if chosen.features_cache == "none"
-        else extract(model, texts, TAPS, out / "features.bin", soft=soft, dtype=torch.float32)
+        else extract(model, texts, TAPS, out / "features.bin", dtype=torch.float32, **kept)
     )
 
     def evaluate(current: Drafter) -> dict[str, Any]:

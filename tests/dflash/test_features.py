@@ -30,10 +30,11 @@ def texts():
     return [one.ids.tolist() for one in documents()]
 
 
-def test_online_and_kept_features_agree_in_float32(model, texts, tmp_path):
-    kept = extract(model, texts, TAPS, tmp_path / "f.bin", soft=SOFT, dtype=torch.float32)
+@pytest.mark.parametrize("form", ["expected", "hidden"])
+def test_online_and_kept_features_agree_in_float32(form, model, texts, tmp_path):
+    kept = extract(model, texts, TAPS, tmp_path / "f.bin", soft=SOFT, form=form, dtype=torch.float32)
     assert kept.states.dtype == torch.float32
-    online = Online(model, texts, TAPS, SOFT)
+    online = Online(model, texts, TAPS, SOFT, form)
     for chosen in ([0], [4, 3], [9, 1, 2, 1], range(10)):
         found = online.only(chosen)
         assert found.expected.keys() == SOFT & set(chosen)

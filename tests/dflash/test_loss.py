@@ -5,7 +5,16 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from synthspec.dflash import loss
-from synthspec.dflash.loss import Among, decay, draw_among, head_cross_entropy, softmax_of_head
+from synthspec.dflash.loss import (
+    Among,
+    decay,
+    divergence,
+    draw_among,
+    head_cross_entropy,
+    measured,
+    overlap,
+    softmax_of_head,
+)
 
 
 # float32 goes through slices of the vocabulary, float64 through slices of rows
@@ -91,7 +100,7 @@ def test_a_softmax_among_some_tokens_is_right_in_expectation(dtype):
         assert len(among.tokens.unique()) == 14
         masses.append(softmax_of_head(hidden, head[among.tokens], among.raised)[1].exp())
     true = (hidden @ head.T).exp().sum(-1).float()
-    torch.testing.assert_close(torch.stack(masses).mean(0), true, rtol=0.02, atol=0)
+    torch.testing.assert_close(torch.stack(masses).mean(0).float(), true, rtol=0.02, atol=0)
 
 
 def test_among_all_tokens_is_no_softmax_of_some():
@@ -104,3 +113,14 @@ def test_among_all_tokens_is_no_softmax_of_some():
     every, truly = head_cross_entropy(hidden, head, labels, weights)
     torch.testing.assert_close(some, every)
     torch.testing.assert_close(odds, truly)
+
+
+def test_a_target_is_measured_by_the_logits_that_it_caps():
+    torch.manual_seed(0)
+    head, hidden, told = (torch.randn(rows, 24, dtype=torch.float64) for rows in (60, 7, 7))
+    labels = torch.randint(0, 60, (7,))
+    p = (2 * torch.tanh(told @ head.T / 2)).softmax(-1)
+    q = (hidden @ head.T).softmax(-1)
+    found = measured(hidden, head, labels, told, (overlap, divergence), 2.0)
+    torch.testing.assert_close(found[0], torch.minimum(p, q).sum(-1))
+    torch.testing.assert_close(found[1], (p * (p / q).log()).sum(-1))

@@ -22,6 +22,15 @@ HOW = {
     "uneven": {"batch_documents": 3},
     "sharded": {"shard": True},
     "online": {"features_cache": "none"},
+    "windows of like length": {"by_length": True, "max_context": 12, "batch_documents": 3, "accumulate": 2},
+    "of blocks": {"objective": "dpace", "batch_documents": 3},
+    "of the whole step": {"objective": "lk_lambda", "negatives": None, "batch_documents": 3, "accumulate": 2},
+    "of the whole step, sharded": {
+        "objective": "lk_lambda",
+        "negatives": None,
+        "features_cache": "none",
+        "shard": True,
+    },
     "muon": {"optimizer": "muon", "ema": 0.9},
     "sharded muon": {"optimizer": "muon", "ema": 0.9, "shard": True},
 }

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
 import copy
+from math import isfinite
 from types import SimpleNamespace
 
 import pytest
 import torch
+from pydantic import ValidationError
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
 
 from synthspec.acceptance.result import TrainingLog
 from synthspec.dflash import loss, train
@@ -13,12 +18,13 @@ from synthspec.dflash.checkpoint import load, save
 from synthspec.dflash.decode import SpeculativeAsk, decode
 from synthspec.dflash.features import extract
 from synthspec.dflash.loss import decay
-from synthspec.dflash.midtrain import between, midtrain, read_documents
+from synthspec.dflash.midtrain import between, check_target, midtrain, read_documents
 from synthspec.dflash.model import Drafter
+from synthspec.dflash.objectives import OBJECTIVES, foreseen_as, position_weights
 from synthspec.dflash.train import Step, block_loss, fit, gradient
 from synthspec.errors import UserError
-from synthspec.samples.schema import SAMPLES, write_rows
-from synthspec.spec import Train
+from synthspec.samples.schema import SAMPLES, SPAN_KINDS, write_rows
+from synthspec.spec import SpanWeights, Train
 from synthspec.targets.causal import CausalModel
 from synthspec.targets.generate import Ask, generate
 from tests.dflash.conftest import MASK, VOCABULARY, drafter_config, tiny_llama
@@ -185,6 +191,72 @@ def test_accumulated_batches_give_the_gradient_of_one_large_batch(free, model, d
     assert max(weights) > 2 * min(weights)
 
 
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_every_objective_is_the_same_however_a_step_is_cut(name, model, drafter, corpus, tmp_path):
+    """Weights by span and windows on long samples with it; the second sample weighs nothing at all."""
+    torch.manual_seed(0)
+    documents = [
+        Document(one.ids[: 8 + 7 * n], one.supervised[: 8 + 7 * n], (n != 1) * torch.rand(8 + 7 * n))
+        for n, one in enumerate(corpus[0])
+    ]
+    texts = [one.ids.tolist() for one in documents]
+    form = foreseen_as(name)
+    kept = extract(
+        model, texts, (1, 3), tmp_path / "f.bin", soft={1, 2} if form else (), form=form or "expected"
+    )
+    asked = Train(objective=name, cross_entropy_share=0.3 if name == "expected_acceptance" else None)
+
+    def drawn(part: slice):
+        return draw(
+            documents,
+            kept,
+            [3, 0, 2, 1],
+            anchors=9,
+            block_size=4,
+            decay=position_weights(asked, 4),
+            seed=0,
+            step=3,
+            part=part,
+            max_context=12,
+        )
+
+    found = []
+    for parts in ([slice(0, 4)], [slice(0, 1), slice(1, 3), slice(3, 4)]):
+        drafter.zero_grad(set_to_none=True)
+        told = gradient(
+            Step(drafter, model, asked), [lambda part=part: drawn(part) for part in parts], None, asked
+        )
+        found.append((told, torch.cat([weight.grad.flatten() for weight in drafter.parameters()])))
+    (whole, one), (cut, many) = found
+    assert cut == pytest.approx(whole, rel=1e-5)
+    assert (one - many).abs().max() < 1e-5 * one.abs().max()
+    assert one.abs().max() > 1e-4
+
+
+def test_a_step_that_weighs_nothing_moves_nothing(model, drafter, corpus):
+    documents, features = corpus
+    nothing = [Document(one.ids, one.supervised, torch.zeros(len(one.ids))) for one in documents]
+
+    def drawn(part: slice):
+        return draw(
+            nothing,
+            features,
+            [0, 1],
+            anchors=4,
+            block_size=4,
+            decay=decay(4, 2.0),
+            seed=0,
+            step=0,
+            part=part,
+        )
+
+    for parts in ([slice(0, 2)], [slice(0, 1), slice(1, 2)]):
+        drafter.zero_grad(set_to_none=True)
+        loss, _ = gradient(Step(drafter, model), [lambda part=part: drawn(part) for part in parts])
+        assert loss == 0
+        assert not any(weight.grad.any() for weight in drafter.parameters())
+
+
 def test_accumulating_trains_as_a_batch_so_many_times_as_large(model, drafter, corpus, tmp_path):
     documents, features = corpus
     ends = []
@@ -235,6 +307,33 @@ def test_what_is_known_of_each_step_is_told(model, drafter, corpus, tmp_path):
     assert told[-1][1] == {"accept_len/in_domain": 2.0}
 
 
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_training_makes_every_objective_small(name, model, drafter, corpus, tmp_path):
+    documents, _ = corpus
+    texts = [one.ids.tolist() for one in documents]
+    form = foreseen_as(name)
+    kept = extract(
+        model, texts, (1, 3), tmp_path / "f.bin", soft={0, 2} if form else (), form=form or "expected"
+    )
+    # Expected acceptance alone has hardly a slope for a drafter that knows nothing.
+    share = 0.5 if name == "expected_acceptance" else None
+    asked = settings(20).model_copy(update={"objective": name, "cross_entropy_share": share})
+    log = fit(drafter, model, documents, kept, asked, tmp_path / "fit", 0)
+    assert log[-1]["loss"] < log[1]["loss"] - 0.02
+    assert log[-1]["first_guess"] > log[1]["first_guess"]
+
+
+def test_the_last_hidden_state_is_what_the_target_foresaw(model, tmp_path):
+    texts = [[1, 4, 5, 6, 7], [1, 4, 5, 9]]
+    features = extract(model, texts, (1, 3), tmp_path / "f.bin", soft={1}, form="hidden")
+    from tests.dflash.conftest import tiny_llama
+
+    logits = tiny_llama()(torch.tensor([texts[1]])).logits[0, :-1]
+    found = model.logits(features.expected[1][1:].float())
+    torch.testing.assert_close(found, logits, rtol=2e-2, atol=5e-2)
+    assert not features.expected[1][0].any()
+
+
 def test_what_it_learnt_by_heart_is_accepted_by_the_target(model, drafter, corpus, tmp_path):
     documents, features = corpus
     fit(drafter, model, documents, features, settings(300), tmp_path / "fit", 0)
@@ -256,7 +355,8 @@ def test_between_two_drafters_every_weight_is_on_the_line():
 
 
 def row(**changes):
-    return {"id": "r", "input_ids": [1, 2, 3], "loss_mask": [0, 1, 1]} | changes
+    spans = [{"kind": "forced", "start": 1, "end": 2}, {"kind": "value", "start": 2, "end": 3}]
+    return {"id": "r", "input_ids": [1, 2, 3], "loss_mask": [0, 1, 1], "spans": spans} | changes
 
 
 @pytest.mark.parametrize(
@@ -265,12 +365,128 @@ def row(**changes):
         ([], "holds no samples"),
         ([row(loss_mask=[0, 0, 0])], "supervises nothing"),
         ([row(), row(loss_mask=[1, 1, 1])], "row 1 .* supervises everything"),
+        ([row(loss_mask=[0, 1])], "loss_mask is of 2 tokens and input_ids of 3"),
         ([row(input_ids=[1, 9, 3])], "mask_token_id 9 is a token of the text"),
+        ([row(input_ids=[1, 2, 20])], "no token 20, its vocabulary ends at 19"),
+        ([row(input_ids=[1, -2, 3])], "no token -2"),
+        (
+            [row(loss_mask=[1, 0, 1], spans=[{"kind": "value", "start": 0, "end": 3}])],
+            "no supervised token has another behind it",
+        ),
+        ([row(spans=[{"kind": "forced", "start": 1, "end": 2}])], "token 2 is supervised and in no span"),
+        ([row(spans=None)], "token 1 is supervised and in no span"),
+        ([row(spans=[{"kind": "forced", "start": 1, "end": 4}])], "beyond the row's 3 tokens"),
+        ([row(spans=[{"kind": "fixed", "start": 1, "end": 3}])], "of no known kind"),
+        ([row(spans=[{"kind": "free", "start": 1, "end": 3}])], "nothing of this row weighs anything"),
     ],
 )
 def test_sets_that_would_train_nonsense_are_refused(rows, words, tmp_path):
     with pytest.raises(UserError, match=words):
-        read_documents(rows, tmp_path / "train.parquet", 9)
+        read_documents(rows, tmp_path / "train.parquet", 9, 20, SpanWeights(free=0, value=0.5))
+
+
+def test_a_token_weighs_what_its_span_does(tmp_path):
+    path = tmp_path / "train.parquet"
+    (one,) = read_documents([row()], path, 9, 20, SpanWeights(value=0.25))
+    assert one.weights.tolist() == [1.0, 1.0, 0.25]
+    # Without weights of their own, rows need no spans.
+    (plain,) = read_documents([row(spans=None)], path, 9, 20, SpanWeights())
+    assert plain.weights is None
+    assert tuple(SpanWeights.model_fields) == SPAN_KINDS
+
+
+@pytest.mark.parametrize(
+    ("targets", "words"),
+    [
+        (["a", "b"], "mixes the answers of 2 targets .a, b.* keep the rows whose lineage.target is a"),
+        (["b", "b"], "answered by another target .b. than the spec's .a."),
+    ],
+)
+def test_rows_of_other_targets_are_refused(targets, words, tmp_path):
+    rows = [{"lineage": {"target": name}} for name in targets]
+    with pytest.raises(UserError, match=words):
+        check_target(rows, tmp_path / "train.parquet", "a")
+    check_target([{"lineage": {"target": "a"}}], tmp_path / "train.parquet", "a")
+
+
+def set_up(rows, model, drafter, folder):
+    """A training set and a starting drafter in `folder`, and their target."""
+    write_rows(folder / "train.parquet", SAMPLES, rows)
+    save(drafter, folder / "start")
+    about = {"hidden_size": 32, "layers": 6, "vocab_size": VOCABULARY}
+    words = Tokenizer(WordLevel({f"word {number}": number for number in range(MASK)}, "word 0"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words)
+    return SimpleNamespace(model=model, description=about, fingerprint="tiny", tokenizer=tokenizer)
+
+
+def test_a_run_with_all_that_can_be_said_of_the_loss(model, drafter, corpus, tmp_path):
+    documents, _ = corpus
+    rows = [
+        {
+            "id": str(number),
+            "input_ids": one.ids.clamp(max=MASK - 1).tolist(),
+            "loss_mask": one.supervised.int().tolist(),
+            "spans": [
+                {"kind": "structure", "start": 3, "end": 6},
+                {"kind": "value", "start": 6, "end": len(one.ids)},
+            ],
+            "held": number > 1,
+            "lineage": {"target": "tiny"},
+        }
+        for number, one in enumerate(documents)
+    ]
+    target = set_up(rows, model, drafter, tmp_path)
+    said: list[str] = []
+    asked = Train(
+        start=str(tmp_path / "start"),
+        steps=2,
+        batch_documents=3,
+        anchors=4,
+        objective="lk_lambda",
+        span_weights={"value": 0.3},
+        by_length=True,
+        max_context=10,
+    )
+    found = midtrain(tmp_path / "train.parquet", target, asked, tmp_path / "out", seed=0, say=said.append)
+    TrainingLog.model_validate(found)
+    long = sum(len(one.ids) > 10 for one in documents)
+    assert found["windowed"]["documents"] == long > 0
+    assert 0 < found["windowed"]["dropped"] < found["windowed"]["context"]
+    assert len(said) == 2  # of features is said how large they are
+    assert f"{long} of 4 samples are longer than train.max_context" in said[0]
+    assert isfinite(found["steps"][-1]["loss"])
+
+
+def test_a_rotary_embedding_that_knows_the_length_is_not_trained_on_a_part(model, corpus, tmp_path):
+    documents, _ = corpus
+    factors = {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "original_max_position_embeddings": 16}
+    rope = {"rope_type": "longrope", "rope_theta": 10_000.0, **factors}
+    row = {
+        "id": "0",
+        "input_ids": documents[0].ids.clamp(max=MASK - 1).tolist(),
+        "loss_mask": documents[0].supervised.int().tolist(),
+        "held": False,
+        "lineage": {"target": "tiny"},
+    }
+    target = set_up([row], model, Drafter(drafter_config(rope_parameters=rope)), tmp_path)
+    asked = Train(start=str(tmp_path / "start"), steps=1, max_context=10)
+    with pytest.raises(UserError, match=r"\(longrope\) changes with the length of the text"):
+        midtrain(tmp_path / "train.parquet", target, asked, tmp_path / "out", seed=0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"objective": "dpace", "loss_gamma": 4}, "dpace weighs positions itself; remove loss_gamma"),
+        ({"objective": "lk_alpha", "negatives": 100}, "compares whole distributions; remove negatives"),
+        ({"cross_entropy_share": 0.5}, "cross_entropy has no such share; remove it"),
+        ({"span_weights": {"forced": 0, "structure": 0, "value": 0, "free": 0}}, "nothing to learn; raise one"),
+        ({"span_weights": {"value": -1}}, "greater than or equal to 0"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings, words):
+    with pytest.raises(ValidationError, match=words):
+        Train(**settings)
 
 
 @pytest.fixture
@@ -287,10 +503,7 @@ def small(model, drafter, corpus, tmp_path):
         }
         for number, one in enumerate(documents)
     ]
-    write_rows(tmp_path / "train.parquet", SAMPLES, rows)
-    save(drafter, tmp_path / "start")
-    about = {"hidden_size": 32, "layers": 6, "vocab_size": VOCABULARY}
-    target = SimpleNamespace(model=model, description=about, fingerprint="tiny")
+    target = set_up(rows, model, drafter, tmp_path)
 
     def small(name, how, **more):
         settings = Train(start=str(tmp_path / "start"), anchors=4, **how)
