@@ -11,9 +11,9 @@ temperature, top_k and top_p leave of the target's softmax.
 
 What can be promised depends on the target's dtype.  The target reads a block in one pass and plain decoding
 a token at a time, and the two round differently.  In float32 that is some 1e-5 of a logit: texts are equal,
-but for a tie so close.  In bfloat16 it is some 1e-2: every token still is the target's choice in the pass that
-read it, but the text may part from plain decoding's, and from that of another batch, where two tokens come
-close.  It cannot be promised token by token.
+but for a tie so close.  In bfloat16 the last bit of a logit of 16 alone is 1/8: every token still is the
+target's choice in the pass that read it, but where two tokens come close the text may part from plain
+decoding's, and from that of another batch.  Equality token by token cannot be promised there.
 """
 
 from __future__ import annotations
