@@ -138,7 +138,6 @@ import json, sys, torch
 from transformers import AutoConfig
 try:
     from sglang.srt.layers.rotary_embedding import get_rope
-    from sglang.srt.utils.hf_transformers_utils import get_rope_config
 except ImportError as error:
     sys.exit(print(json.dumps(str(error))))
 turned = {}
@@ -146,12 +145,12 @@ torch.manual_seed(0)
 heads = torch.randn(30, 2 * 8)
 for folder in sys.argv[1:]:
     config = AutoConfig.from_pretrained(folder)
-    theta, scaling = get_rope_config(config)
+    scaling = config.rope_parameters
     turn = get_rope(
         config.head_dim,
         rotary_dim=config.head_dim,
         max_position=config.max_position_embeddings,
-        base=theta,
+        base=scaling["rope_theta"],
         rope_scaling=scaling,
         is_neox_style=True,
         partial_rotary_factor=float(getattr(config, "partial_rotary_factor", 1.0)),
@@ -163,6 +162,7 @@ print(json.dumps(turned))
 """
 
 
+@pytest.mark.slow
 def test_sglang_turns_as_we_do_from_the_config_that_we_write(tmp_path):
     """Every scaling, of a whole head and of half a one, number for number."""
     configs = {}
