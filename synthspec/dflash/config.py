@@ -180,7 +180,8 @@ def _number_or_none(raw: dict[str, Any], name: str) -> float | None:
 def _taps(raw: dict[str, Any]) -> tuple[int, ...]:
     """The tapped layers; where none are named, those that the DFlash code takes for so many drafter layers."""
     if raw.get("target_layer_ids") is None and raw.get("num_target_layers") and raw.get("num_hidden_layers"):
-        return tap_layers(int(raw["num_target_layers"]), int(raw["num_hidden_layers"]))
+        count = min(int(raw["num_hidden_layers"]), LARGEST["num_hidden_layers"])  # what is wrong is told later
+        return tap_layers(int(raw["num_target_layers"]), count)
     return tuple(int(layer) for layer in raw["target_layer_ids"])
 
 

@@ -151,6 +151,12 @@ def test_without_a_list_of_taps_they_are_those_of_the_dflash_code(changed):
     assert tap_layers(36, 1) == (18,)
 
 
+def test_a_number_of_layers_without_end_is_told_before_its_taps_are_listed(changed):
+    fields = {"dflash_config": {"mask_token_id": 96}, "num_hidden_layers": 10**15, "layer_types": None}
+    with pytest.raises(UserError, match="num_hidden_layers is 1000000000000000"):
+        read_config(changed(**fields))
+
+
 def test_without_a_list_of_kinds_they_are_those_of_qwen3(changed):
     fields = {"layer_types": None, "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
     assert read_config(changed(**fields)).layer_types == ("full_attention", SLIDING)
