@@ -30,9 +30,14 @@ class Document:
 
 @dataclass(frozen=True)
 class Batch:
-    """Blocks of B documents; shapes as in `model`: N blocks each, S tokens a block, T context tokens."""
+    """Blocks of B documents; shapes as in `model`: N blocks each, S tokens a block, T context tokens.
 
-    features: Tensor  # [B, T, K·H]
+    The features are packed: those of one document behind those of the other, so that nothing is padded but what
+    attention reads.
+    """
+
+    features: Tensor  # [Σ lengths, K·H]
+    lengths: Tensor  # int64 [B], context tokens of each document; T is the largest
     ids: Tensor  # int64 [B, N, S], the true tokens of each block, anchor first
     at: Tensor  # int64 [B, N, S], their positions, counted from the row's first context token
     seen: Tensor  # bool [B, N, T]
@@ -140,14 +145,13 @@ def draw(
     dice = _dice(seed + 1, step)
     drawn, spans = [], []
     for document in chosen:
-        possible, tokens = documents[document].anchors(), len(documents[document].ids)
-        long = max_context is not None and tokens > max_context
-        if max_context is not None and long:
+        possible = documents[document].anchors()
+        if max_context is not None and len(documents[document].ids) > max_context:
             possible = _of_one_stretch(possible, max_context, dice)
         starts = possible[torch.randperm(len(possible), generator=dice)[:anchors]].sort().values
         drawn.append(starts)
-        window = range(max(0, int(starts[0]) - (max_context or 0)), int(starts[-1]))
-        spans.append(window if long else range(tokens))
+        first = 0 if max_context is None else max(0, int(starts[0]) - max_context)
+        spans.append(range(first, int(starts[-1])))  # what is behind the last anchor is seen by no block
     chosen, drawn, spans = chosen[part], drawn[part], spans[part]
     blocks = max(map(len, drawn))
     longest = max(map(len, spans))
@@ -157,14 +161,14 @@ def draw(
     ids = torch.zeros_like(at)
     real = torch.zeros(rows, blocks, block_size - 1, dtype=torch.bool)
     weights = torch.zeros(rows, blocks, block_size - 1)
-    context = torch.zeros(rows, longest, features.states.shape[-1], dtype=features.states.dtype)
+    context = torch.cat([features.of(i)[span.start : span.stop] for i, span in zip(chosen, spans, strict=True)])
+    lengths = torch.tensor([len(span) for span in spans])
     soft = torch.tensor([document in features.expected for document in chosen])
     hidden = next(iter(features.expected.values())).shape[-1] if features.expected else 0
     expected = context.new_zeros(rows, blocks, block_size, hidden)
     for row, document in enumerate(chosen):
         one, starts, span = documents[document], drawn[row], spans[row]
         tokens = len(one.ids)
-        context[row, : len(span)] = features.of(document)[span.start : span.stop]
         places = starts[:, None] + offsets
         inside = places.clamp(max=tokens - 1)
         at[row, : len(starts)] = places - span.start
@@ -179,7 +183,7 @@ def draw(
     seen = slots < at[:, :, :1]
     if max_context is not None:
         seen &= slots >= at[:, :, :1] - max_context
-    return Batch(context, ids, at, seen, real, weights, expected, soft)
+    return Batch(context, lengths, ids, at, seen, real, weights, expected, soft)
 
 
 def _of_one_stretch(possible: Tensor, size: int, dice: torch.Generator) -> Tensor:

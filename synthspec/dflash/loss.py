@@ -253,6 +253,8 @@ class _Measured(torch.autograd.Function):
         measures: Sequence[Measure],
         cap: float | None,
     ) -> Tensor:
+        if not multiplies_bfloat16(head.device):
+            head = _wide(head)
         hidden, told = hidden.to(head.dtype), told.to(head.dtype)
         values: list[Tensor] = []
         slopes: list[Tensor] = []

@@ -16,7 +16,7 @@ from synthspec.dflash import ranks
 from synthspec.dflash.batches import Batch, Document, documents_of_step, draw
 from synthspec.dflash.features import Features, Online
 from synthspec.dflash.loss import Among, draw_among, multiplies_bfloat16
-from synthspec.dflash.model import Drafter
+from synthspec.dflash.model import Drafter, KeysValues
 from synthspec.dflash.objectives import (
     OBJECTIVES,
     Guesses,
@@ -27,7 +27,6 @@ from synthspec.dflash.objectives import (
 )
 from synthspec.dflash.optimize import Named, follow, learning_rate, optimizers, set_learning_rate
 from synthspec.dflash.state import resume, save_state
-from synthspec.errors import UserError
 from synthspec.spec import Train
 from synthspec.targets.causal import CausalModel
 
@@ -64,7 +63,7 @@ def _guesses(drafter: Drafter, model: CausalModel, batch: Batch, among: Among | 
     device = batch.features.device
     dtype = model.dtype if multiplies_bfloat16(device) else torch.promote_types(model.dtype, torch.float32)
     with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
-        context = drafter.inject(batch.features.to(dtype), _places(batch))
+        context = _injected(drafter, batch.features.to(dtype), batch.lengths, batch.seen.shape[-1])
         hidden = drafter(model.embedding(tokens).to(dtype), batch.at, context, batch.seen)
     real = batch.real
     return Guesses(
@@ -80,9 +79,19 @@ def _guesses(drafter: Drafter, model: CausalModel, batch: Batch, among: Among | 
     )
 
 
-def _places(batch: Batch) -> Tensor:
-    rows, longest = batch.features.shape[:2]
-    return torch.arange(longest, device=batch.features.device).expand(rows, -1)
+def _injected(drafter: Drafter, features: Tensor, lengths: Tensor, longest: int) -> list[KeysValues]:
+    """The keys and values of packed documents, [B, G, T, D] each; padding is in them alone, as zeros."""
+    slots = torch.arange(longest, device=features.device)
+    real = slots < lengths[:, None]  # [B, T]
+
+    def apart(packed: Tensor) -> Tensor:
+        _, heads, _, width = packed.shape
+        padded = packed.new_zeros(*real.shape, heads, width)
+        padded[real] = packed[0].transpose(0, 1)
+        return padded.transpose(1, 2)
+
+    packed = drafter.inject(features[None], slots.expand_as(real)[real][None])
+    return [(apart(keys), apart(values)) for keys, values in packed]
 
 
 class Step(nn.Module):
@@ -195,11 +204,7 @@ def fit(
         Stopped: the disk is full; the state written before is as it was.
     """
     size = settings.batch_documents
-    if size < ranks.count():
-        raise UserError(
-            f"train.batch_documents: {size} samples cannot be shared among {ranks.count()} processes: raise "
-            "it, or start fewer"
-        )
+    ranks.on_first(partial(ranks.check_share, size))
     block_size = drafter.config.block_size
     weights = position_weights(settings, block_size)
     lengths = torch.tensor([len(document.ids) for document in documents]) if settings.by_length else None

@@ -131,13 +131,14 @@ def test_a_long_document_is_seen_through_a_window():
             step=step,
             max_context=window,
         )
-        assert batch.features.shape[1] <= 2 * window
+        assert int(batch.lengths.max()) <= 2 * window
+        contexts = batch.features.split(batch.lengths.tolist())
         for row in (0, 1):
             for block in range(batch.ids.shape[1]):
                 if not batch.real[row, block].any():
                     continue
                 p = int(batch.ids[row, block, 0])
-                looked = batch.features[row][batch.seen[row, block]]
+                looked = contexts[row][batch.seen[row, block, : batch.lengths[row]]]
                 assert torch.equal(looked, features.of(row)[max(0, p - window) : p])
                 assert (
                     batch.ids[row, block][1:][batch.real[row, block]]
@@ -166,11 +167,11 @@ def test_a_drafter_that_slides_loses_nothing_in_a_wide_enough_window():
 
     def outputs(**how) -> dict[int, torch.Tensor]:
         batch = batch_of(long, features, **how)
-        at = torch.arange(batch.features.shape[1])[None]
+        at = torch.arange(len(batch.features))[None]
         torch.manual_seed(3)
         embedded = torch.randn(90, 32)[batch.ids]
         with torch.no_grad():
-            out = drafter(embedded, batch.at, drafter.inject(batch.features.float(), at), batch.seen)
+            out = drafter(embedded, batch.at, drafter.inject(batch.features[None].float(), at), batch.seen)
         return {int(p): out[0, n] for n, p in enumerate(batch.ids[0, :, 0]) if batch.real[0, n].all()}
 
     whole = outputs(anchors=90)
@@ -223,7 +224,7 @@ def test_part_of_a_step_is_drawn_as_the_whole_is():
             for name in ("ids", "at", "real", "weights", "expected"):
                 assert getattr(some, name).equal(getattr(whole, name)[part, :blocks]), name
             assert some.seen.equal(whole.seen[part, :blocks, :longest])
-            assert some.features.equal(whole.features[part, :longest])
+            assert some.features.equal(torch.cat(whole.features.split(whole.lengths.tolist())[part]))
             assert some.soft.equal(whole.soft[part])
             assert not whole.real[part, blocks:].any()
             assert not whole.seen[part, :, longest:].any()

@@ -80,7 +80,7 @@ def test_anchors_lie_within_the_answer_and_blocks_are_the_true_tokens(corpus):
         for block in range(batch.ids.shape[1]):
             p = int(batch.at[row, block, 0])
             assert document.supervised[p]
-            assert batch.seen[row, block].tolist() == [t < p for t in range(batch.features.shape[1])]
+            assert batch.seen[row, block].tolist() == [t < p for t in range(batch.seen.shape[-1])]
             for j in range(1, 4):
                 inside = p + j < len(document.ids)
                 assert (batch.weights[row, block, j - 1] > 0) == inside
