@@ -213,7 +213,7 @@ def midtrain(
     """
     done = out / "log.json"
     made = [done, *(out / "final" / name for name in ("config.json", WEIGHTS))]
-    ranks.check_device(target.model.device)
+    ranks.together(lambda: ranks.check_device(target.model.device))
     if not ranks.tell(all(path.is_file() for path in made)):
         prepared = ranks.together(
             lambda: _prepare(trainset, target, settings, root, reader, evaluate is not None)

@@ -127,6 +127,19 @@ def share(rows: int) -> slice:
     return slice(rank() * rows // count(), (rank() + 1) * rows // count())
 
 
+def check_share(documents: int) -> None:
+    """Refuse a batch of so many documents that some rank would have none.
+
+    Raises:
+        UserError: there are more ranks.
+    """
+    if documents < count():
+        raise UserError(
+            f"train.batch_documents: {documents} samples cannot be shared among {count()} processes: raise it, "
+            "or start fewer"
+        )
+
+
 def check_device(device: torch.device) -> None:
     """Refuse a target that several processes cannot have each for itself.
 
@@ -159,7 +172,7 @@ def spread(step: nn.Module, device: torch.device, *, shard: bool) -> nn.Module:
         # One group for all weights: `Drafter.inject` uses those of every layer before any layer runs.
         fully_shard(step, mesh=init_device_mesh(device.type, (count(),)), reshard_after_forward=False)
         return step
-    return DistributedDataParallel(step, broadcast_buffers=False, gradient_as_bucket_view=True)
+    return DistributedDataParallel(step, gradient_as_bucket_view=True)
 
 
 def alone(step: nn.Module) -> AbstractContextManager[None]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,6 +59,18 @@ class Shell:
             text=True,
             start_new_session=True,
         )
+
+    def kill_once(self, command: str, there: Callable[[], bool]) -> bool:
+        """Start a command, and once `there()` holds kill all of it; False if it ended first."""
+        process = self.start(command)
+        while not there():
+            if process.poll() is not None:
+                process.communicate()
+                return False
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return True
 
 
 def merged(old: Any, new: Any) -> Any:
