@@ -25,9 +25,30 @@ from tests.journeys.served import free_port, needs_sglang, worker
 pytestmark = [pytest.mark.slow, needs_sglang]
 
 START = ROOT / "examples" / "starting-drafter"
-# The target is sure of every token of its answer: no rounding makes another text of it.
 SURE = "Count from 1 to 40."
-TOKENS = 48
+TOKENS, FEWER = 48, 32
+ASKED = (
+    SURE,
+    "Name the days of the week.",
+    "Write a haiku about rain.",
+    "What is 12 times 12? Explain.",
+    "Give me a JSON object with a name and an age.",
+    "How do I boil an egg?",
+    "Write a Python function that adds two numbers.",
+    "Who wrote Hamlet, and when?",
+    "List five fruits, one a line.",
+    "Translate 'good morning' into French.",
+    "Why is the sky blue?",
+    "Say the alphabet.",
+    "Tell me a joke about a cat.",
+    "What should I pack for a week at the sea?",
+    "Write an SQL query that counts the users.",
+    "Describe a bicycle to somebody who has never seen one.",
+    "What is the capital of Japan?",
+    "Give me three rules for writing well.",
+    "Repeat the word echo ten times.",
+    "What comes after 1, 1, 2, 3, 5, 8?",
+)
 
 
 @dataclass(frozen=True)
@@ -48,7 +69,7 @@ class Served:
 
 @pytest.fixture(scope="module")
 def target() -> LoadedTarget:
-    return load_target(Target(dtype="bfloat16"))
+    return load_target(Target(dtype="float32"))
 
 
 def ask(target: LoadedTarget, text: str) -> list[int]:
@@ -58,13 +79,13 @@ def ask(target: LoadedTarget, text: str) -> list[int]:
     return list(map(int, ids))
 
 
-def ours(target: LoadedTarget, drafter: Drafter, ids: Sequence[int]) -> Trace:
-    (found,) = decode(target.model, drafter, [SpeculativeAsk(ids, TOKENS)], stop_ids=target.stop_ids)
-    return found
+def ours(target: LoadedTarget, drafter: Drafter, prompts: Sequence[Sequence[int]], *tokens: int) -> list[Trace]:
+    asks = [SpeculativeAsk(ids, most) for ids, most in zip(prompts, tokens, strict=True)]
+    return decode(target.model, drafter, asks, stop_ids=target.stop_ids)
 
 
-def theirs(port: int, ids: Sequence[int]) -> Served:
-    params = {"temperature": 0, "max_new_tokens": TOKENS}
+def theirs(port: int, ids: Sequence[int], tokens: int) -> Served:
+    params = {"temperature": 0, "max_new_tokens": tokens}
     body = json.dumps({"input_ids": list(ids), "sampling_params": params}).encode()
     url = f"http://127.0.0.1:{port}/generate"
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
@@ -78,17 +99,20 @@ def theirs(port: int, ids: Sequence[int]) -> Served:
 
 @pytest.fixture(scope="module")
 def overfitted(target: LoadedTarget, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The starting drafter, trained on nothing but one answer."""
+    """The starting drafter, trained on nothing but the answers to what is asked here, and most on one."""
     folder = tmp_path_factory.mktemp("overfitted")
-    prompt = ask(target, SURE)
-    ids = prompt + ours(target, load(START, torch.bfloat16), prompt).ids
-    document = Document(torch.tensor(ids), torch.arange(len(ids)) >= len(prompt))
     drafter = load(START)
-    # Trained in float32: many CPUs multiply matrices of bfloat16 far more slowly.
-    wide = load_target(Target(dtype="float32")).model
-    features = extract(wide, [ids], drafter.config.target_layer_ids, folder / "features.bin")
-    settings = Train(steps=60, batch_documents=1, anchors=TOKENS, learning_rate=1e-3, checkpoint_every=60)
-    fit(drafter, wide, [document], features, settings, folder / "state", seed=0)
+    prompts = [ask(target, text) for text in ASKED]
+    answers = ours(target, drafter, prompts, TOKENS, *[FEWER] * (len(ASKED) - 1))
+    texts = [prompt + answer.ids for prompt, answer in zip(prompts, answers, strict=True)]
+    documents = [
+        Document(torch.tensor(ids), torch.arange(len(ids)) >= len(prompt))
+        for ids, prompt in zip(texts, prompts, strict=True)
+    ]
+    texts, documents = texts[:1] * 10 + texts, documents[:1] * 10 + documents
+    features = extract(target.model, texts, drafter.config.target_layer_ids, folder / "features.bin")
+    settings = Train(steps=36, anchors=16, negatives=2048, learning_rate=1e-3, checkpoint_every=36)
+    fit(drafter, target.model, documents, features, settings, folder / "state", seed=0)
     save(drafter, folder / "drafter")
     return folder / "drafter"
 
@@ -97,17 +121,35 @@ def overfitted(target: LoadedTarget, tmp_path_factory: pytest.TempPathFactory) -
 def port(overfitted: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     folder = tmp_path_factory.mktemp("served")
     port = free_port()
-    flags = f"--drafter {overfitted} -- --dtype bfloat16 --max-running-requests 1"
+    flags = f"--drafter {overfitted} -- --dtype float32 --max-running-requests 1"
     with worker(Shell(folder, folder / "prefect"), port, flags):
         yield port
 
 
 def test_an_overfitted_drafter_is_served_as_measured(target, overfitted, port):
-    drafter = load(overfitted, torch.bfloat16)
+    drafter = load(overfitted)
     prompt = ask(target, SURE)
-    measured, served = ours(target, drafter, prompt), theirs(port, prompt)
+    (measured,), served = ours(target, drafter, [prompt], TOKENS), theirs(port, prompt, TOKENS)
     assert measured.ids == served.ids
     here = 1 + sum(measured.accepted) / len(measured.accepted)
     there = 1 + served.accepted / served.steps
     assert here > 0.9 * drafter.config.block_size
     assert there == pytest.approx(here, rel=0.1)
+
+
+def test_both_engines_verify_alike(target, overfitted, port):
+    """In float32, where rounding hardly ever makes another text of one engine than of the other."""
+    drafter = load(overfitted)
+    same = 0
+    for text in ASKED:
+        prompt = ask(target, text)
+        (measured,), served = ours(target, drafter, [prompt], FEWER), theirs(port, prompt, FEWER)
+        if measured.ids == served.ids:
+            same += 1
+        else:
+            tokens = next(n for n, (a, b) in enumerate(zip(measured.ids, served.ids, strict=False)) if a != b)
+            (measured,), served = ours(target, drafter, [prompt], tokens), theirs(port, prompt, tokens)
+            assert measured.ids == served.ids
+        histogram = [measured.accepted.count(k) for k in range(max(measured.accepted) + 1)]
+        assert served.histogram == histogram, text
+    assert same >= 12

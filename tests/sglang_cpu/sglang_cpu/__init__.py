@@ -1,7 +1,9 @@
-"""A plugin of SGLang 0.5.23 with which DFLASH runs on a CPU, in bfloat16, on the `torch_native` backend.
+"""A plugin of SGLang 0.5.23 with which DFLASH runs on a CPU, on the `torch_native` backend.
 
 SGLang itself offers DFLASH on accelerators only. What it lacks on a CPU is attention over a block that is
 verified, sampling along a chain of drafts, and one fused norm with rotary embedding: they stand here in torch.
+Besides, a drafter gets the embeddings of its block in its own dtype, where SGLang makes them bfloat16, which a
+drafter in float32 cannot take.
 """
 
 from __future__ import annotations
@@ -141,6 +143,20 @@ def _norm_and_rotate(
     both.copy_(torch.cat([left * cos - right * sin, right * cos + left * sin], -1).to(qkv.dtype))
 
 
+def _embeddings_as_the_drafter_computes() -> None:
+    from sglang.srt.model_executor.model_runner import ModelRunner
+
+    prepare = ModelRunner._extend_forward_kwargs
+
+    def prepared(self: Any, batch: Any, *others: Any) -> dict[str, Any]:
+        found: dict[str, Any] = prepare(self, batch, *others)
+        if batch.input_embeds is not None:
+            found["input_embeds"] = batch.input_embeds.to(self.dtype)
+        return found
+
+    ModelRunner._extend_forward_kwargs = prepared
+
+
 def register() -> None:
     """What SGLang calls in each of its processes."""
     import sglang.kernels.ops.attention.table_qk_norm_rope as fused
@@ -155,6 +171,7 @@ def register() -> None:
         choices.add_draft_attention_backend_choices(["torch_native"])
     ATTENTION_BACKENDS["torch_native"] = _attention_backend
     fused.table_qk_norm_rope_ = _norm_and_rotate
+    _embeddings_as_the_drafter_computes()
     if sampling.tree_speculative_sampling_target_only is None:
         sampling.tree_speculative_sampling_target_only = _sample_along_chains
     dflash = sys.modules.get("sglang.srt.speculative.dflash_utils")
