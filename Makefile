@@ -38,8 +38,9 @@ demo: $(VENV)/.installed
 	@test -d $(DESK) || $(BIN)/synthspec init $(DESK) > /dev/null
 	$(BIN)/synthspec run $(DESK)/synthspec.yaml
 
+# Two at a time: most of a journey is waiting.
 test: install
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 check: install
 	$(BIN)/ruff format --check .

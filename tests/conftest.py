@@ -18,9 +18,22 @@ from hypothesis import HealthCheck, settings
 from synthspec.spec import Target
 from synthspec.targets.load import load_tokenizer
 
+BESIDE_OTHERS = "PYTEST_XDIST_WORKER" in os.environ
+if BESIDE_OTHERS:
+    # Threads that share a product wait for each other, and where others compute too they do little else.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # A busy machine is slow: no test may fail by its time.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
+    """Let several workers share the files, longest journeys first; the tests of a file stay together."""
+    if BESIDE_OTHERS:
+        for item in items:
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+        items.sort(key=lambda item: ("tutorial" not in item.fixturenames, not item.get_closest_marker("slow")))
 
 
 @pytest.fixture(scope="session")
