@@ -11,8 +11,8 @@ come to `--aim` is done; who has not after `--times` as long as ours gives up: i
 
     ours           the spec's own settings and starting drafter, as `synthspec train` would use them
     peer           SpecForge 0.2.0: its model, masks, anchors and loss, weights drawn as its model draws them,
-                   and the recipe of DFlash (arXiv 2602.06036): AdamW 6e-4, warm-up 4%, cosine, clip 1.0, γ by
-                   block size, 512 anchors a sample
+                   and the recipe of DFlash (arXiv 2602.06036): AdamW 6e-4, warm-up of 40 steps, cosine,
+                   clip 1.0, γ by block size, 512 anchors a sample
     peer_started   the same from our starting drafter
     peer_thrifty   the same from our starting drafter, with as few anchors as ours
 
@@ -68,7 +68,7 @@ OURS: dict[str, Row] = {
     "dense": {"anchors": 512},
     "steady": {"schedule": "wsd", "cooldown": 0.0},
 }
-RATE, WARMUP, CLIP = 6e-4, 0.04, 1.0
+RATE, WARMUP, CLIP = 6e-4, 40, 1.0
 
 
 def main() -> None:
@@ -84,9 +84,10 @@ def main() -> None:
     )
     parser.add_argument("--requests", type=int, default=30, help="held-out requests that are measured")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--only", nargs="+", choices=[*OURS, *PEERS], default=["ours", *PEERS])
+    parser.add_argument("--only", nargs="+", choices=[*OURS, *PEERS], default=list(PEERS), help="beside ours")
     parser.add_argument("--worker", nargs=2, metavar=("NAME", "FOLDER"), help=argparse.SUPPRESS)
     given = parser.parse_args()
+    given.only = list(dict.fromkeys(["ours", *given.only]))
     if given.worker:
         work(given.worker[0], Path(given.worker[1]), given.threads)
     elif given.spec is None:
@@ -153,9 +154,11 @@ def compare(given: argparse.Namespace) -> Row:
         for one in all_of_them:
             start = OURS[one.name].get("begin", "start") if one.name in OURS else PEERS[one.name]["start"]
             one.curve.append((0.0, first[start]))
-        ours = all_of_them[0]
+        ours = next(one for one in all_of_them if one.name == "ours")
         while waiting := [one for one in all_of_them if not one.done]:
             for one in waiting:
+                if ours.failed:
+                    sys.exit(f"ours cannot train: {ours.failed}")
                 end = given.times * ours.seconds if ours.done else math.inf
                 if one.seconds >= end:
                     one.done = True
@@ -177,15 +180,14 @@ def compare(given: argparse.Namespace) -> Row:
 
 def summary(given: argparse.Namespace, all_of_them: list[Contestant]) -> Row:
     found: Row = {"aim": given.aim, "requests": given.requests, "threads": given.threads}
-    by_name = {one.name: one for one in all_of_them}
-    ours, peer = by_name.get("ours"), by_name.get("peer")
-    if ours:
-        found["ours_s"], found["ours_reached"] = round(ours.seconds, 1), ours.reached
-    if ours and peer:
+    by_name = {one.name: one for one in all_of_them if not one.failed}
+    ours, peer = by_name["ours"], by_name.get("peer")
+    found["ours_s"], found["ours_reached"] = round(ours.seconds, 1), ours.reached
+    if ours.reached and peer:
         found |= {"peer_s": round(peer.seconds, 1), "peer_reached": peer.reached}
         found["ratio"] = round(peer.seconds / ours.seconds, 2)
-        fastest = min(by_name[name].seconds for name in PEERS if name in by_name)
-        found["ratio_to_best"] = round(fastest / ours.seconds, 2)
+    if ours.reached and (rivals := [by_name[name].seconds for name in PEERS if name in by_name]):
+        found["ratio_to_best"] = round(min(rivals) / ours.seconds, 2)
     found["seconds"] = {
         one.name: {"seconds": round(one.seconds, 1), "reached": one.reached, "steps": one.steps}
         for one in all_of_them
@@ -227,10 +229,17 @@ def prepare(run: Any, target: Any, folder: Path, steps: int | None) -> None:
     from synthspec.dflash.initial import from_target
     from synthspec.dflash.midtrain import load_start, read_documents
     from synthspec.dflash.model import Drafter
+    from synthspec.spec import Train
 
     path = run.path("trainset/train.parquet")
     rows = run.rows("trainset/train.parquet")
     settings = run.spec.train
+    plain = Train(start=settings.start)
+    for name in ("accumulate", "ema", "max_context", "objective", "span_weights"):
+        if getattr(settings, name) != getattr(plain, name):
+            sys.exit(f"train.{name}: both sides of this benchmark train without it; leave it out")
+    if target.model.cap:
+        sys.exit("target.model: it caps its logits, which the peer does not")
     start = load_start(settings, target, run.root)
     config = start.config
     documents = read_documents(rows, path, config.mask_token_id, config.vocab_size, settings.span_weights)
@@ -250,7 +259,6 @@ def prepare(run: Any, target: Any, folder: Path, steps: int | None) -> None:
             "settings": settings.model_dump_json(),
             "seed": run.spec.seed,
             "steps": steps or settings.steps,
-            "gamma": settings.loss_gamma,
         },
         folder / "data.pt",
     )
@@ -419,8 +427,8 @@ def work_peer(name: str, data: Any, folder: Path) -> None:
 
 
 def rate(turns: Turns, step: int) -> float:
-    """The recipe's learning rate; its warm-up of 4% is that of 1,000 steps until it is known when time ends."""
-    warm = min(1.0, step / (WARMUP * 1000))
+    """The recipe's learning rate; its cosine begins once it is known when time ends."""
+    warm = min(1.0, step / WARMUP)
     if math.isinf(turns.within):
         return RATE * warm
     return RATE * warm * 0.5 * (1 + math.cos(math.pi * min(1.0, turns.spent / turns.within)))

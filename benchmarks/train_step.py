@@ -377,7 +377,7 @@ def ours(data: Any, dtype: str) -> Callable[[], Row]:
     )
     drafter = with_weights(Drafter(config), data)
     embedding, head = frozen_parts(data, dtype)
-    model: Any = SimpleNamespace(embedding=embedding, head=head, dtype=embedding.weight.dtype)
+    model: Any = SimpleNamespace(embedding=embedding, head=head, dtype=embedding.weight.dtype, cap=None)
     data.ids = list(data.ids)
     documents = [Given(ids, own) for ids, own in zip(data.ids, supervised(), strict=True)]
     features = Features(data.features.flatten(0, 1), [row * TOKENS for row in range(ROWS + 1)], {})

@@ -32,7 +32,7 @@ from synthspec.spec import Train
 from synthspec.targets.load import load_target
 
 HELD_OUT = 20  # one row in so many
-MASK = 16  # <reponame>, a token of SmolLM2's that stands in no chat
+MASK = 16  # <empty_output>, a token of SmolLM2's that stands in no chat
 
 
 def is_held_out(row: dict[str, Any]) -> bool:

@@ -114,8 +114,9 @@ def measure(
         keep: a folder for the traces, in `start/` and `trained/`; those there already are not decoded again.
 
     Returns:
-        One entry a set: `name`, `kind`, `requests`, `start` and `trained` as `summarise` gives them, and
-        `difference`, the paired difference of acceptance lengths, trained minus start.
+        One entry a set: `name`, `kind`, `requests` in which anything was drafted, `start` and `trained` as
+        `summarise` gives them, and `difference`, the paired difference of acceptance lengths, trained minus
+        start.
     """
     rows_of = {path.stem: read_rows(path) for path in measured_sets(sets)}
     everything = [row for rows in rows_of.values() for row in rows]
@@ -133,7 +134,7 @@ def measure(
             {
                 "name": name,
                 "kind": kind_of(name),
-                "requests": len(rows),
+                "requests": difference.requests,
                 "start": summarise(rows, of_start, target, start.config.block_size),
                 "trained": summarise(rows, of_trained, target, trained.config.block_size),
                 "difference": {"mean": difference.value, "ci95": [difference.low, difference.high]},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -43,7 +44,7 @@ class Batch:
     seen: Tensor  # bool [B, N, T]
     real: Tensor  # bool [B, N, S − 1], which guesses stand for a supervised token
     weights: Tensor  # float32 [B, N, S − 1], 0 where there is nothing to guess
-    expected: Tensor  # bfloat16 [B, N, S, H], `Features.expected` of each token; H is 0 if there are none
+    expected: Tensor  # [B, N, S, H] of the features' dtype, `Features.expected` of each token; H is 0 if none
     soft: Tensor  # bool [B], whether the document has them
 
     def to(self, device: torch.device) -> Batch:
@@ -67,17 +68,11 @@ def documents_of_step(count: int, batch: int, step: int, seed: int, lengths: Ten
     return chosen
 
 
-_ordered: dict[tuple[int, int, int, int, bool], Tensor] = {}
-
-
+@lru_cache(maxsize=2)  # a step may end one epoch and begin the next; a tensor is known by its identity
 def _order(count: int, batch: int, seed: int, epoch: int, lengths: Tensor | None) -> Tensor:
-    key = (count, batch, seed, epoch, lengths is not None)
-    if key not in _ordered:
-        _ordered.clear()
-        dice = _dice(seed, epoch)
-        order = torch.randperm(count, generator=dice)
-        _ordered[key] = order if lengths is None else _alike(order, lengths, batch, epoch, dice)
-    return _ordered[key]
+    dice = _dice(seed, epoch)
+    order = torch.randperm(count, generator=dice)
+    return order if lengths is None else _alike(order, lengths, batch, epoch, dice)
 
 
 def _alike(order: Tensor, lengths: Tensor, batch: int, epoch: int, dice: torch.Generator) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -216,7 +216,7 @@ def _check_manifest(path: Path, target: dict[str, Any]) -> None:
             )
 
 
-def check_mask(config: DrafterConfig, folder: Path, tokenizer: Any) -> None:
+def check_mask(config: DrafterConfig, folder: Path, tokenizer: Any, stop_ids: Collection[int] = ()) -> None:
     """Refuse a mask token that the target writes: an ordinary piece of text, or the end of an answer.
 
     Args:
@@ -227,7 +227,7 @@ def check_mask(config: DrafterConfig, folder: Path, tokenizer: Any) -> None:
     """
     mask = config.mask_token_id
     ordinary = mask < len(tokenizer) and mask not in tokenizer.added_tokens_decoder
-    if ordinary or mask in (tokenizer.bos_token_id, tokenizer.eos_token_id):
+    if ordinary or mask in (tokenizer.bos_token_id, tokenizer.eos_token_id, *stop_ids):
         raise UserError(
             f"{folder}: mask_token_id {mask} is {tokenizer.convert_ids_to_tokens(mask)!r} to this target's "
             "tokenizer, a token that it writes; a mask must be a token that is never written"

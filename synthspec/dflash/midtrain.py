@@ -47,7 +47,7 @@ def load_start(settings: Train, target: LoadedTarget, root: Path | None = None) 
         vocabulary=about["vocab_size"],
         target=about,
     )
-    check_mask(drafter.config, folder, target.tokenizer)
+    check_mask(drafter.config, folder, target.tokenizer, target.stop_ids)
     drafter.config = replace(drafter.config, num_target_layers=about["layers"])
     return drafter
 
@@ -207,8 +207,8 @@ def midtrain(
         is set.
 
     Raises:
-        UserError: as `read_documents`, `check_target`, `load_start` and `train.fit`, `train.max_context` does
-            not fit the drafter, or the features are more than `settings.features_limit_gb`.
+        UserError: as `read_documents`, `check_target`, `load_start` and `train.fit`, `the drafter's
+            rotary embedding does not fit the texts, or the features are more than `settings.features_limit_gb`.
         Stopped: the disk is full.
     """
     done = out / "log.json"
@@ -266,7 +266,8 @@ def _prepare(
     config = start.config
     documents = read_documents(rows, trainset, config.mask_token_id, config.vocab_size, settings.span_weights)
     check_target(rows, trainset, target.fingerprint)
-    dropped = _dropped(documents, start, settings)
+    _check_rotary(documents, start, settings)
+    dropped = None if settings.max_context is None else windowed(documents, settings.max_context)
     if measured and target.model.recurrent:  # told before the features are read, not at the first checkpoint
         target.model.new_cache(0)
     read = reader(config.target_layer_ids) if reader else None
@@ -277,20 +278,26 @@ def _prepare(
     return _Prepared(start.to(target.model.device), documents, texts, free, read, dropped)
 
 
-def _dropped(documents: Sequence[Document], drafter: Drafter, settings: Train) -> Windowed | None:
-    """What `train.max_context` drops, where it is set.
+def _check_rotary(documents: Sequence[Document], drafter: Drafter, settings: Train) -> None:
+    """Refuse to train `longrope`, which turns otherwise in long texts, where serving would differ.
 
-    Raises:
-        UserError: the drafter's rotary embedding would not be what it is when serving.
+    A batch has one kind of factors for all its texts, and a part of a text counts from its own beginning.
     """
-    if settings.max_context is None:
-        return None
-    if drafter.config.rope_parameters["rope_type"] == "longrope":
+    rope, longest = drafter.config.rope_parameters, max(len(document.ids) for document in documents)
+    if rope["rope_type"] != "longrope":
+        return
+    if settings.max_context is not None:
         raise UserError(
             "train.max_context: the drafter's rotary embedding (longrope) changes with the length of the text, "
             "so it cannot be trained on a part of one: leave max_context out"
         )
-    return windowed(documents, settings.max_context)
+    end = int(rope["original_max_position_embeddings"]) - drafter.config.block_size
+    if longest > end:
+        raise UserError(
+            f"train.start: the drafter's rotary embedding (longrope) is another one for texts of more than "
+            f"{end} tokens, and the longest sample has {longest}: leave longer samples out, or start from a "
+            "drafter without it"
+        )
 
 
 def _tell(prepared: _Prepared, settings: Train, say: Callable[[str], None]) -> None:

@@ -57,7 +57,7 @@ def resume(drafter: Drafter, moved_by: Sequence[Optimizer], mean: Named | None, 
     """Take up the last state in `out`, if there is one; return its log.
 
     Raises:
-        UserError: it is damaged, or was written with another optimizer or without the mean.
+        UserError: it is damaged, or was written with another optimizer or drafter, or without the mean.
     """
     path = out / STATE
     if not path.exists():
@@ -76,7 +76,8 @@ def resume(drafter: Drafter, moved_by: Sequence[Optimizer], mean: Named | None, 
         for name, weight in drafter.named_parameters()
         for key in _kept_by(_owner(moved_by, weight))
     ]
-    if tensors.keys() != wanted.keys() | {name for name, _ in kept}:
+    same = tensors.keys() == wanted.keys() | {name for name, _ in kept}
+    if not same or any(tensors[name].shape != tensor.shape for name, tensor in wanted.items()):
         raise UserError(
             f"{path} was written by a training with other settings: remove it, and training begins again"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -27,6 +28,7 @@ from synthspec.dflash.objectives import (
 )
 from synthspec.dflash.optimize import Named, follow, learning_rate, optimizers, set_learning_rate
 from synthspec.dflash.state import resume, save_state
+from synthspec.errors import UserError
 from synthspec.spec import Train
 from synthspec.targets.causal import CausalModel
 
@@ -181,9 +183,9 @@ def fit(
 ) -> list[Row]:
     """Train a drafter, in place, and return the log.
 
-    Killed and started again it goes on from its last checkpoint, and ends with the same weights, since
-    a step draws everything from the seed and its own number.  On several ranks each takes its share of a step's
-    documents; rank 0 alone calls what is given here, and writes.
+    Killed and started again it goes on from its last checkpoint; a step draws everything from the seed and
+    its own number, so on a CPU it ends with the same weights, bit for bit.  On several ranks each takes its
+    share of a step's documents; rank 0 alone calls what is given here, and writes.
 
     Args:
         documents: what to learn from, with their `features` in the same order.
@@ -200,7 +202,8 @@ def fit(
         entry before), what `evaluate` gave, and `stopped`, why it was the last.
 
     Raises:
-        UserError: there are more ranks than documents in a batch, or the state in `out` is of another training.
+        UserError: there are more ranks than documents in a batch, the state in `out` is of another drafter or
+            optimizer, or the gradient is no number.
         Stopped: the disk is full; the state written before is as it was.
     """
     size = settings.batch_documents
@@ -261,7 +264,12 @@ def fit(
             optimizer.zero_grad(set_to_none=True)
         parts = [partial(batch, place) for place in range(0, len(chosen), size)]
         loss, odds = gradient(step_of, parts, among, settings)
-        norm = ranks.whole(nn.utils.clip_grad_norm_(drafter.parameters(), settings.clip))
+        norm = float(ranks.whole(nn.utils.clip_grad_norm_(drafter.parameters(), settings.clip)))
+        if not math.isfinite(norm):  # on every rank alike
+            raise UserError(
+                f"train.learning_rate: at step {step + 1} the gradient is no number any more: lower it from "
+                f"{settings.learning_rate:g}, or raise train.warmup"
+            )
         for optimizer in moved_by:
             optimizer.step()
         if mean is not None and settings.ema:
@@ -272,7 +280,7 @@ def fit(
             tick(1, sum(len(documents[document].ids) for document in chosen))
             if told:
                 numbers = {"loss": loss, "first_guess": odds, "learning_rate": rate}
-                told(step + 1, numbers | {"gradient_norm": float(norm)})
+                told(step + 1, numbers | {"gradient_norm": norm})
         if (step + 1) % settings.checkpoint_every == 0 or step + 1 == settings.steps:
             entry: Row = {
                 "step": step + 1,

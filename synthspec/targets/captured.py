@@ -71,7 +71,8 @@ class Captured:
         """
         (given,) = self.fetch([ids])
         layers = range(len(model.layers))
-        _, own = prefill(model, [list(ids)], model.new_cache(len(ids)), layers)
+        cache = None if model.recurrent else model.new_cache(len(ids))
+        _, own = prefill(model, [list(ids)], cache, layers)
         assert own is not None
         ours = own[0].float().cpu().view(len(ids), len(layers), self._hidden)
         theirs = given.float().view(len(ids), len(self._taps), self._hidden)

@@ -20,7 +20,19 @@ def test_a_drafter_is_made_of_layers_that_are_built_like_its_own(family):
     model = CausalModel(build(family))
     drafter = made(model)
     source, copied = model.layers[-1], drafter.layers[-1]
+    before, between = source.input_layernorm.weight, source.post_attention_layernorm.weight
+    for part, names, norm in (
+        ("self_attn", ("q_proj", "k_proj", "v_proj"), before),
+        ("mlp", ("gate_proj", "up_proj"), between),
+    ):
+        for name in names:
+            own, given = (getattr(getattr(layer, part), name).weight for layer in (copied, source))
+            torch.testing.assert_close(own, given * norm)
     torch.testing.assert_close(copied.self_attn.o_proj.weight, source.self_attn.o_proj.weight)
+    torch.testing.assert_close(copied.mlp.down_proj.weight, source.mlp.down_proj.weight)
+    first, deepest = drafter.fc.weight.chunk(2, -1)  # of both taps
+    assert not first.any()
+    torch.testing.assert_close(deepest, torch.eye(len(deepest)))
     if family == "qwen3":
         torch.testing.assert_close(copied.self_attn.q_norm.weight, source.self_attn.q_norm.weight)
     assert drafter.config.num_target_layers == len(model.layers)

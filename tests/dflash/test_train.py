@@ -45,8 +45,6 @@ def corpus(model, tmp_path):
 def test_features_are_the_outputs_of_the_named_layers(model, tmp_path):
     texts = [[1, 4, 5, 6, 7], [1, 4, 5, 9], [8, 3]]
     features = extract(model, texts, (1, 3), tmp_path / "f.bin")
-    from tests.dflash.conftest import tiny_llama
-
     plain = tiny_llama()
     for i, ids in enumerate(texts):
         states = plain(torch.tensor([ids]), output_hidden_states=True).hidden_states
@@ -89,8 +87,6 @@ def test_anchors_lie_within_the_answer_and_blocks_are_the_true_tokens(corpus):
 
 
 def test_what_the_target_foresaw_is_kept_at_the_token_it_speaks_of(model, tmp_path):
-    from tests.dflash.conftest import tiny_llama
-
     texts = [[1, 4, 5, 6, 7], [1, 4, 5, 9], [8, 3]]
     features = extract(model, texts, (1, 3), tmp_path / "f.bin", soft={0, 1})
     plain = tiny_llama()
@@ -326,8 +322,6 @@ def test_training_makes_every_objective_small(name, model, drafter, corpus, tmp_
 def test_the_last_hidden_state_is_what_the_target_foresaw(model, tmp_path):
     texts = [[1, 4, 5, 6, 7], [1, 4, 5, 9]]
     features = extract(model, texts, (1, 3), tmp_path / "f.bin", soft={1}, form="hidden")
-    from tests.dflash.conftest import tiny_llama
-
     logits = tiny_llama()(torch.tensor([texts[1]])).logits[0, :-1]
     found = model.logits(features.expected[1][1:].float())
     torch.testing.assert_close(found, logits, rtol=2e-2, atol=5e-2)
@@ -416,7 +410,7 @@ def set_up(rows, model, drafter, folder):
     about = {"hidden_size": 32, "layers": 6, "vocab_size": VOCABULARY}
     words = Tokenizer(WordLevel({f"word {number}": number for number in range(MASK)}, "word 0"))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words)
-    return SimpleNamespace(model=model, description=about, fingerprint="tiny", tokenizer=tokenizer)
+    return SimpleNamespace(model=model, description=about, fingerprint="tiny", tokenizer=tokenizer, stop_ids=[])
 
 
 def test_a_run_with_all_that_can_be_said_of_the_loss(model, drafter, corpus, tmp_path):
@@ -457,7 +451,9 @@ def test_a_run_with_all_that_can_be_said_of_the_loss(model, drafter, corpus, tmp
     assert isfinite(found["steps"][-1]["loss"])
 
 
-def test_a_rotary_embedding_that_knows_the_length_is_not_trained_on_a_part(model, corpus, tmp_path):
+def test_a_rotary_embedding_that_knows_the_length_is_trained_on_whole_short_texts_alone(
+    model, corpus, tmp_path
+):
     documents, _ = corpus
     factors = {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "original_max_position_embeddings": 16}
     rope = {"rope_type": "longrope", "rope_theta": 10_000.0, **factors}
@@ -471,6 +467,9 @@ def test_a_rotary_embedding_that_knows_the_length_is_not_trained_on_a_part(model
     target = set_up([row], model, Drafter(drafter_config(rope_parameters=rope)), tmp_path)
     asked = Train(start=str(tmp_path / "start"), steps=1, max_context=10)
     with pytest.raises(UserError, match=r"\(longrope\) changes with the length of the text"):
+        midtrain(tmp_path / "train.parquet", target, asked, tmp_path / "out", seed=0)
+    asked = Train(start=str(tmp_path / "start"), steps=1)
+    with pytest.raises(UserError, match=r"for texts of more than 12 tokens, and the longest sample has 26"):
         midtrain(tmp_path / "train.parquet", target, asked, tmp_path / "out", seed=0)
 
 
@@ -540,28 +539,32 @@ def test_features_say_how_large_they_are_and_too_large_ones_are_refused(small, t
 
 
 def test_what_the_log_says_is_what_was_kept(small, tmp_path):
-    """With the mean of the weights on, it is measured, kept and interpolated; and a stop ends in the log."""
+    """With the mean of the weights on, that is measured and kept; and a stop ends in the log."""
     seen = []
 
     def evaluate(current):
         seen.append({name: weight.to(torch.bfloat16) for name, weight in current.state_dict().items()})
         return {}
 
-    found = small(
-        "mean",
-        {"steps": 9, "checkpoint_every": 2, "ema": 0.9, "interpolation": 0.5, "learning_rate": 1e-2},
-        evaluate=evaluate,
-        stop=lambda log: "drift" if log[-1]["step"] == 4 else None,
-    )
+    settings = {"steps": 9, "checkpoint_every": 2, "interpolation": 0.5, "learning_rate": 1e-2}
+
+    def stop(log):
+        return "drift" if log[-1]["step"] == 4 else None
+
+    found = small("mean", settings | {"ema": 0.9}, evaluate=evaluate, stop=stop)
     assert [(entry["step"], entry.get("stopped")) for entry in found["steps"]] == [
         (0, None),
         (2, None),
         (4, "drift"),
     ]
     assert TrainingLog.model_validate(found).steps[-1].stopped == "drift"
-    start, final = (load(tmp_path / name).state_dict() for name in ("start", "mean/final"))
+    small("plain", settings, stop=stop)
+    final, plain = (load(tmp_path / name / "final").state_dict() for name in ("mean", "plain"))
     for name, weight in final.items():
         assert torch.equal(weight.to(torch.bfloat16), seen[-1][name])
-    raw = small("raw", {"steps": 9, "checkpoint_every": 4, "interpolation": 0.5, "learning_rate": 1e-2})
-    assert raw["chosen_step"] == 9
-    assert any(not torch.equal(final[name], start[name]) for name in final)
+    assert any(not torch.equal(final[name], plain[name]) for name in final)
+
+
+def test_a_training_that_diverges_says_so(small):
+    with pytest.raises(UserError, match=r"train.learning_rate: at step [0-9]+ the gradient is no number"):
+        small("diverged", {"steps": 9, "checkpoint_every": 9, "learning_rate": 1e30, "warmup": 0.0})
