@@ -40,7 +40,7 @@ demo: $(VENV)/.installed
 
 # Two at a time: most of a journey is waiting.
 test: install
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 check: install
 	$(BIN)/ruff format --check .

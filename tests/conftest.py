@@ -29,10 +29,8 @@ settings.load_profile("unhurried")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
-    """Let several workers share the files, longest journeys first; the tests of a file stay together."""
+    """Where two workers share the files, begin with the longest journeys."""
     if BESIDE_OTHERS:
-        for item in items:
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
         items.sort(key=lambda item: ("tutorial" not in item.fixturenames, not item.get_closest_marker("slow")))
 
 
