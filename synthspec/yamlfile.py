@@ -22,6 +22,7 @@ MAX_BYTES = 2_000_000
 MAX_NODES = 200_000  # aliases are counted as often as they are used, so that few bytes cannot become many
 MAX_TOLD = 20  # mistakes told at once
 MUST = " is wrong here: it must be "
+WRITE = " is not possible here; write "
 MAX_SHOWN = 60  # characters of a wrong value that a message repeats
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -251,6 +252,8 @@ def _sentences(
     for place, found in told.items():
         if place in unions and any(len(other) > len(place) and other[: len(place)] == place for other in told):
             continue  # as one of the types it goes further
+        if place in unions:
+            found = [(line, one.replace(WRITE, MUST)) for line, one in found]
         wrong, must = zip(*(one.partition(MUST)[::2] for _, one in found), strict=True)
         where = f"{as_told(place)}: " if place else ""
         if len(set(wrong)) == 1 and all(must):  # it can be of several types
@@ -280,8 +283,8 @@ def _problem(model: type[BaseModel], mistake: ErrorDetails) -> str:
     if kind == "literal_error":
         allowed = re.findall(r"'([^']*)'", str(context.get("expected", "")))
         close = difflib.get_close_matches(str(mistake.get("input")), allowed, 1, 0.6)
-        hint = f"did you mean {close[0]}?" if close else f"write {context.get('expected')}"
-        return f"{value} is not possible here; {hint}"
+        hint = f"did you mean {close[0]}?" if close else None
+        return f"{value} is not possible here; {hint}" if hint else f"{value}{WRITE}{context.get('expected')}"
     if kind == "union_tag_invalid":
         allowed = re.findall(r"'([^']*)'", str(context.get("expected_tags", "")))
         close = difflib.get_close_matches(str(context.get("tag")), allowed, 1, 0.6)

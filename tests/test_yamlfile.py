@@ -23,6 +23,7 @@ class Desk(BaseModel):
     holes: dict[str, Hole] = {}
     schema_: dict | None = Field(None, alias="schema")
     either: Hole | list[Hole] | None = None
+    which: Literal["any"] | list[str] | None = None
     anything: object = None
 
 
@@ -79,6 +80,9 @@ def test_an_alias_is_suggested_under_the_name_that_people_write(tmp_path):
 def test_inside_a_union_the_place_is_the_one_in_the_file(tmp_path):
     lines = told(tmp_path, "name: a\neither:\n  - kind: city\n    valeus: []\n")
     assert "4: either[0].valeus: unknown key, did you mean values?" in lines
+    assert told(tmp_path, "name: a\nwhich: some\n") == [
+        "2: which: 'some' is wrong here: it must be 'any' or a list"
+    ]
 
 
 @pytest.mark.parametrize(
