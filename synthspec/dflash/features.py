@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -17,8 +17,9 @@ from torch import Tensor
 from synthspec.dflash import ranks
 from synthspec.dflash.loss import softmax_of_head
 from synthspec.errors import Stopped
-from synthspec.targets.causal import CausalModel
-from synthspec.targets.generate import prefill
+
+if TYPE_CHECKING:
+    from synthspec.targets.causal import CausalModel
 
 # Takes documents; gives of each the taps, [tokens, K · hidden].
 Reader = Callable[[Sequence[Sequence[int]]], Sequence[Tensor]]
@@ -195,6 +196,8 @@ def _fill(
 
 
 def _read(model: CausalModel, layers: Sequence[int], documents: Sequence[Sequence[int]]) -> list[Tensor]:
+    from synthspec.targets.generate import prefill  # transformers is for those who read with a target
+
     cache = None if model.recurrent else model.new_cache(max(map(len, documents)))
     _, tapped = prefill(model, documents, cache, layers)
     assert tapped is not None

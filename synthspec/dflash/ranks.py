@@ -6,17 +6,17 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from synthspec.errors import SynthspecError, UserError
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 Found = TypeVar("Found")
 
@@ -169,6 +169,9 @@ def spread(step: nn.Module, device: torch.device, *, shard: bool) -> nn.Module:
     if count() == 1:
         return step
     if shard:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
         # One group for all weights: `Drafter.inject` uses those of every layer before any layer runs.
         fully_shard(step, mesh=init_device_mesh(device.type, (count(),)), reshard_after_forward=False)
         return step
@@ -182,12 +185,22 @@ def alone(step: nn.Module) -> AbstractContextManager[None]:
 
 def whole(tensor: Tensor) -> Tensor:
     """All of a tensor that may be spread over the ranks; each of them must ask."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if _is_spread(tensor) else tensor
 
 
 def like(full: Tensor, other: Tensor) -> Tensor:
     """All of a tensor, which every rank has, on the device of another and spread as that is."""
     full = full.to(other.device)
-    if isinstance(other, DTensor) and full.ndim:
+    if _is_spread(other) and full.ndim:
+        from torch.distributed.tensor import distribute_tensor
+
         return distribute_tensor(full, other.device_mesh, other.placements, src_data_rank=None)
     return full
+
+
+def _is_spread(tensor: Tensor) -> TypeGuard[DTensor]:
+    if count() == 1:
+        return False  # what spreads tensors takes a second and 50 MB to import
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(tensor, DTensor)

@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import Qwen3Config
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from synthspec.dflash.config import DrafterConfig
 
@@ -62,6 +60,10 @@ def frequencies(config: DrafterConfig, length: int | None = None) -> tuple[Tenso
     if kind == "default":
         width = config.rotary_width
         return 1.0 / (rope["rope_theta"] ** (torch.arange(0, width, 2, dtype=torch.float) / width)), 1.0
+    # Seconds, and memory that training would keep, for these alone.
+    from transformers import Qwen3Config
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
     if kind == "dynamic":
         length = int(rope["factor"] * config.max_position_embeddings)
     share = {name: rope[name] for name in ("partial_rotary_factor",) if name in rope}

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,9 @@ from synthspec.dflash.optimize import Named, follow, learning_rate, optimizers, 
 from synthspec.dflash.state import resume, save_state
 from synthspec.errors import UserError
 from synthspec.spec import Train
-from synthspec.targets.causal import CausalModel
+
+if TYPE_CHECKING:
+    from synthspec.targets.causal import CausalModel
 
 Row = dict[str, Any]
 
