@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from synthspec.acceptance.compare import accept_len, bootstrap, paired_bootstrap
+from synthspec.acceptance.gate import HELDOUT_GRAMMAR, IN_DOMAIN, KINDS, OOD
 from synthspec.acceptance.trace import drafted_kinds, totals, trace
 from synthspec.dflash.decode import Trace
 from synthspec.dflash.model import Drafter
@@ -22,10 +23,10 @@ TOKENS_ON_THE_WAY = 40  # enough to choose a checkpoint by
 
 
 def kind_of(name: str) -> str:
-    """heldout_prompts, heldout_grammar or ood, from the name of a set."""
-    if name == "heldout_prompts":
+    """One of `gate.KINDS`, from the name of a set."""
+    if name == IN_DOMAIN:
         return name
-    return "heldout_grammar" if name.startswith("grammar_") else "ood"
+    return HELDOUT_GRAMMAR if name.startswith("grammar_") else OOD
 
 
 def measured_sets(sets: Path) -> list[Path]:
@@ -140,5 +141,4 @@ def measure(
                 "difference": {"mean": difference.value, "ci95": [difference.low, difference.high]},
             }
         )
-    order = ("heldout_prompts", "heldout_grammar", "ood")
-    return sorted(results, key=lambda result: (order.index(result["kind"]), result["name"]))
+    return sorted(results, key=lambda result: (KINDS.index(result["kind"]), result["name"]))

@@ -22,7 +22,7 @@ Row = dict[str, Any]
 ROWS_AT_ONCE = 40
 
 
-def batches(rows: Sequence[Row]) -> list[list[int]]:
+def decoded_together(rows: Sequence[Row]) -> list[list[int]]:
     """Places of rows that are decoded together: those of one grammar, which begin alike, of like length."""
 
     def grammar(place: int) -> str:
@@ -58,7 +58,7 @@ def trace(
     """
     found: dict[int, Trace] = {}
     waiting = []
-    for places in batches(rows):
+    for places in decoded_together(rows):
         if keep and (file := _file(keep, rows, places, target)).exists():
             found.update(zip(places, map(_trace, read_rows(file)), strict=True))
         else:

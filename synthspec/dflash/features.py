@@ -173,7 +173,7 @@ def _jobs(
     return [
         (how, [places[n] for n in batch])
         for how, places in ((read or inside, elsewhere), (inside, here))
-        for batch in batches([documents[i] for i in places])
+        for batch in read_together([documents[i] for i in places])
     ]
 
 
@@ -215,7 +215,7 @@ def _foreseen(model: CausalModel, hidden: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-def batches(documents: Sequence[Sequence[int]]) -> list[list[int]]:
+def read_together(documents: Sequence[Sequence[int]]) -> list[list[int]]:
     """Places of documents that are read together: those that begin alike, of like length.
 
     One document that begins otherwise would make all others of its batch be read from their first token; few

@@ -10,7 +10,7 @@ import torch
 from synthspec.acceptance import trace as tracing
 from synthspec.acceptance.compare import accept_len
 from synthspec.acceptance.measure import kind_of, measure, on_the_way, summarise
-from synthspec.acceptance.trace import batches, drafted_kinds, trace
+from synthspec.acceptance.trace import decoded_together, drafted_kinds, trace
 from synthspec.dflash.decode import Trace
 from synthspec.dflash.model import Drafter
 from synthspec.grammar.constraint import Constraint, Json
@@ -151,7 +151,7 @@ def test_kept_traces_are_not_decoded_again(target, tmp_path, monkeypatch):
 
 def test_batches_hold_one_grammar_each():
     rows = [sample(n, "ab"[n % 2] if n < 90 else None) for n in range(100)]
-    found = batches(rows)
+    found = decoded_together(rows)
     assert sorted(place for places in found for place in places) == list(range(100))
     assert all(len({rows[place]["grammar"] for place in places}) == 1 for places in found)
     assert max(map(len, found)) <= 40

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from synthspec.dflash.batches import Document, draw
-from synthspec.dflash.features import Online, extract, size_in_bytes
+from synthspec.dflash.features import ROWS_AT_ONCE, Online, extract, read_together, size_in_bytes
 from synthspec.dflash.loss import decay
 from synthspec.spec import Train
 from synthspec.targets.causal import CausalModel
@@ -120,3 +120,18 @@ def test_the_estimate_is_the_size_of_the_file(dtype, model, texts, tmp_path):
 def test_a_server_and_no_cache_do_not_go_together():
     with pytest.raises(ValueError, match="features of a server are kept on disk"):
         Train(features={"url": "http://gpu-1:30001"}, features_cache="none")
+
+
+def test_batches_hold_documents_that_begin_alike():
+    a, b = list(range(30)), list(range(30, 60))
+    documents = [beginning + [n] * (n % 7) for n in range(50) for beginning in (a, b)]
+    strangers = [[900 + n] * 40 for n in range(5)]
+    found = read_together(documents + strangers)
+    assert sorted(place for places in found for place in places) == list(range(105))
+    kinds = [{(documents + strangers)[place][0] for place in places} for places in found]
+    assert all(len(kind) == 1 for kind in kinds[:-1])
+    assert kinds[-1] == {900 + n for n in range(5)}
+    for places in found:
+        lengths = [len((documents + strangers)[place]) for place in places]
+        assert lengths == sorted(lengths)
+        assert len(places) <= ROWS_AT_ONCE
