@@ -283,8 +283,9 @@ def _problem(model: type[BaseModel], mistake: ErrorDetails) -> str:
     if kind == "literal_error":
         allowed = re.findall(r"'([^']*)'", str(context.get("expected", "")))
         close = difflib.get_close_matches(str(mistake.get("input")), allowed, 1, 0.6)
-        hint = f"did you mean {close[0]}?" if close else None
-        return f"{value} is not possible here; {hint}" if hint else f"{value}{WRITE}{context.get('expected')}"
+        if close:
+            return f"{value} is not possible here; did you mean {close[0]}?"
+        return f"{value}{WRITE}{context.get('expected')}"
     if kind == "union_tag_invalid":
         allowed = re.findall(r"'([^']*)'", str(context.get("expected_tags", "")))
         close = difflib.get_close_matches(str(context.get("tag")), allowed, 1, 0.6)

@@ -267,11 +267,8 @@ def fit(
         parts = [partial(batch, place) for place in range(0, len(chosen), size)]
         loss, odds = gradient(step_of, parts, among, settings)
         norm = float(ranks.whole(nn.utils.clip_grad_norm_(drafter.parameters(), settings.clip)))
-        if not math.isfinite(norm):  # on every rank alike
-            raise UserError(
-                f"train.learning_rate: at step {step + 1} the gradient is no number any more: lower it from "
-                f"{settings.learning_rate:g}, or raise train.warmup"
-            )
+        if not math.isfinite(norm):  # on every rank alike, and said by one
+            ranks.on_first(partial(_diverged, step + 1, settings))
         for optimizer in moved_by:
             optimizer.step()
         if mean is not None and settings.ema:
@@ -297,6 +294,13 @@ def fit(
             if "stopped" in log[-1]:
                 break
     return log
+
+
+def _diverged(step: int, settings: Train) -> None:
+    raise UserError(
+        f"train.learning_rate: at step {step} the gradient is no number any more: lower it from "
+        f"{settings.learning_rate:g}, or raise train.warmup"
+    )
 
 
 def _gathered(drafter: Drafter, weights: Named) -> Drafter:
